@@ -1,0 +1,114 @@
+"""(plan, identity, shape) → Assignment, or the Refusal that says why not. Pure judgement of one request.
+
+Owns the length class, the context and output limits, the KV reserve and the engine priority. Sees no queue.
+"""
+
+from __future__ import annotations
+
+from gateway.core.plan import Plan
+from gateway.core.types import Assignment, Identity, LengthClass, Reason, Refusal, Shape
+
+_DEADLINE_MS_BITS = 43  # milliseconds since the epoch until the year 2248
+_DEADLINE_MS_MAX = (1 << _DEADLINE_MS_BITS) - 1
+
+
+def classify(
+    plan: Plan,
+    identity: Identity,
+    shape: Shape,
+    *,
+    context_tokens: int | None,
+    wait_s_wish: float | None = None,
+    output_param: str = "max_tokens",
+) -> Assignment | Refusal:
+    """Judge one request by the plan it is pinned to.
+
+    context_tokens: the model's context length, None where unknown. wait_s_wish: the caller's own wait limit in
+    seconds; it can only shorten the class's. output_param: the member that states the output, for `error.param`.
+    """
+    class_plan = plan.classes.get(identity.service_class)
+    if class_plan is None:
+        return Refusal(
+            Reason.NOT_ALLOWED,
+            f"The policy {plan.name} has no service class {identity.service_class}.",
+            code="service_class_not_allowed",
+        )
+    if shape.sequences > plan.request.sequences_max:
+        return Refusal(
+            Reason.BAD_REQUEST,
+            f"This request asks for {shape.sequences} sequences; at most {plan.request.sequences_max} are allowed.",
+            code="too_many_sequences",
+            param="n",
+            limit=plan.request.sequences_max,
+            observed=shape.sequences,
+        )
+    stated = shape.output_tokens_stated
+    if context_tokens is not None:
+        too_long = _over_context(shape, context_tokens, output_param)
+        if too_long is not None:
+            return too_long
+    if stated is not None and stated > class_plan.output_tokens_max:
+        return Refusal(
+            Reason.BAD_REQUEST,
+            f"{output_param}={stated} is more than the {class_plan.output_tokens_max} output tokens allowed to "
+            f"service class {class_plan.name}.",
+            code="output_tokens_too_large",
+            param=output_param,
+            limit=class_plan.output_tokens_max,
+            observed=stated,
+        )
+    length_class = plan.length_class(shape.longest_prompt_tokens)
+    room = None if context_tokens is None else max(0, context_tokens - shape.longest_prompt_tokens)
+    default = room if shape.output_tokens_default is None else shape.output_tokens_default
+    cap = class_plan.output_tokens_max
+    output_tokens_set = cap if stated is None and (default is None or default > cap) else None
+    wanted = stated if stated is not None else min(cap, cap if default is None else default)
+    reserve = wanted if room is None else min(wanted, room)
+    wait_s_max = class_plan.wait_s_max[length_class]
+    return Assignment(
+        plan=plan,
+        class_plan=class_plan,
+        tenant=identity.tenant,
+        length_class=length_class,
+        prompt_tokens=shape.prompt_tokens,
+        longest_prompt_tokens=shape.longest_prompt_tokens,
+        output_tokens_max=reserve,
+        sequences=shape.sequences,
+        kv_tokens=(shape.longest_prompt_tokens + reserve) * shape.sequences,
+        body_bytes=shape.body_bytes,
+        wait_s_max=wait_s_max if wait_s_wish is None else min(wait_s_max, wait_s_wish),
+        stream=shape.stream,
+        output_tokens_set=output_tokens_set,
+    )
+
+
+def _over_context(shape: Shape, context_tokens: int, output_param: str) -> Refusal | None:
+    if shape.longest_prompt_tokens >= context_tokens:
+        return Refusal(
+            Reason.CONTEXT_LENGTH,
+            f"This model's context is {context_tokens} tokens; the prompt has {shape.longest_prompt_tokens}, which "
+            "leaves no room for an answer. Shorten the prompt.",
+            param="prompt",
+            limit=context_tokens,
+            observed=shape.longest_prompt_tokens,
+        )
+    stated = shape.output_tokens_stated
+    if stated is not None and stated > context_tokens:
+        return Refusal(
+            Reason.CONTEXT_LENGTH,
+            f"{output_param}={stated} is more than the model's whole context of {context_tokens} tokens. Ask for less.",
+            param=output_param,
+            limit=context_tokens,
+            observed=stated,
+        )
+    return None
+
+
+def engine_priority(assignment: Assignment, deadline: float) -> int:
+    """Return vLLM's request priority (signed 64-bit, lower is sooner).
+
+    Strictly by class rank, then short before long, then by wait deadline (`deadline`: seconds since the epoch).
+    """
+    band = 2 * assignment.class_plan.rank + (assignment.length_class is LengthClass.LONG)
+    deadline_ms = min(max(0, int(deadline * 1000)), _DEADLINE_MS_MAX)
+    return (band << _DEADLINE_MS_BITS) + deadline_ms

@@ -1,0 +1,56 @@
+"""How fast a line drains, and what that means for a caller who is refused.
+
+Owns the measured drain rates. A rate counts only the time in which something waited: an idle line proves nothing.
+"""
+
+from __future__ import annotations
+
+from math import ceil, exp
+
+_MEMORY_S = 20.0
+_MEASURED_S_MIN = 0.5
+RETRY_AFTER_S_MIN = 1.0
+RETRY_AFTER_S_MAX = 60.0
+
+
+class DrainRate:
+    """Prompt tokens leaving one line for an engine per second of backlog, with exponential forgetting."""
+
+    __slots__ = ("_at", "_backlogged_s", "_tokens")
+
+    def __init__(self) -> None:
+        self._at: float | None = None
+        self._tokens = 0.0
+        self._backlogged_s = 0.0
+
+    def advance(self, now: float, *, backlogged: bool) -> None:
+        """Account the time since the last call; `backlogged`: something waited all that time."""
+        elapsed = 0.0 if self._at is None else max(0.0, now - self._at)
+        self._at = now
+        if backlogged:
+            kept = exp(-elapsed / _MEMORY_S)
+            self._tokens *= kept
+            self._backlogged_s = self._backlogged_s * kept + _MEMORY_S * (1.0 - kept)
+
+    def served(self, prompt_tokens: int) -> None:
+        """Account a request that left the backlogged line for an engine."""
+        self._tokens += prompt_tokens
+
+    def tokens_per_s(self) -> float | None:
+        """Return the rate, or None while less than half a second of backlog was seen."""
+        if self._backlogged_s < _MEASURED_S_MIN or self._tokens <= 0.0:
+            return None
+        return self._tokens / self._backlogged_s
+
+
+def retry_after_s(*, waiting_tokens: int, tokens_per_s: float | None, wait_s_max: float, jitter: float) -> float:
+    """Return when the line is expected to have drained, 1 to 60 seconds.
+
+    Without a measured rate the class's own wait limit stands in. jitter in [0, 1) spreads callers over +0 to +25 %.
+    """
+    expected = wait_s_max if tokens_per_s is None else waiting_tokens / tokens_per_s
+    return min(RETRY_AFTER_S_MAX, max(RETRY_AFTER_S_MIN, expected * (1.0 + 0.25 * jitter)))
+
+
+def whole_seconds(retry_after: float) -> int:
+    return ceil(retry_after)

@@ -1,0 +1,119 @@
+"""The engines of one pool: which are up, what each still has room for, and which one takes a ticket.
+
+Owns each engine's ledger and its pauses. Knows no line and no deadline: it is asked about heads, and answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from gateway.core.ledger import USED_BY, Budget, Ledger, caps_of
+from gateway.core.plan import AdmissionPlan
+from gateway.core.types import EngineSnapshot, EngineSpec, LengthClass, Ticket
+
+
+class Engine:
+    """One engine: its ledger, whether it can be reached, and until when it gets nothing new."""
+
+    __slots__ = ("ledger", "name", "paused_until", "retired", "up")
+
+    def __init__(self, spec: EngineSpec, admission: AdmissionPlan) -> None:
+        self.name = spec.name
+        self.ledger = Ledger(caps_of(admission, spec.limits), spec.limits.kv_block_tokens)
+        self.up = True
+        self.retired = False
+        self.paused_until: float | None = None
+
+    @property
+    def takes_work(self) -> bool:
+        return self.up and not self.retired and self.paused_until is None
+
+    def pause(self, until: float) -> None:
+        self.paused_until = until if self.paused_until is None else max(self.paused_until, until)
+
+
+class Fleet:
+    """Late binding: a ticket meets its engine at dispatch, never earlier."""
+
+    def __init__(self, specs: Sequence[EngineSpec], admission: AdmissionPlan) -> None:
+        self._engines = {spec.name: Engine(spec, admission) for spec in specs}
+
+    def __getitem__(self, name: str) -> Engine:
+        return self._engines[name]
+
+    @property
+    def any_up(self) -> bool:
+        return any(engine.up and not engine.retired for engine in self._engines.values())
+
+    def choose(self, heads: Iterable[Ticket]) -> tuple[Ticket, Engine] | None:
+        """Choose which head goes next and where; None when none can go.
+
+        `heads` are one a lane. The oldest goes first; a younger one may pass it on an engine only where the older
+        lacks a budget there which the younger does not use. So what they share is first come, first served, and
+        neither lane can starve the other of it.
+        """
+        engines = [engine for engine in self._engines.values() if engine.takes_work]
+        older: list[list[frozenset[Budget]]] = []
+        for head in sorted(heads, key=lambda ticket: ticket.id):
+            uses = USED_BY[head.assignment.length_class]
+            lacking = [engine.ledger.lacking(head.assignment) for engine in engines]
+            free = [
+                engine
+                for at, engine in enumerate(engines)
+                if not lacking[at] and not any(other[at] <= uses for other in older)
+            ]
+            if free:
+                return head, min(free, key=lambda engine: _load(engine, head.assignment.length_class))
+            older.append(lacking)
+        return None
+
+    def resume(self, now: float) -> None:
+        """End the pauses that are over."""
+        for engine in self._engines.values():
+            if engine.paused_until is not None and engine.paused_until <= now:
+                engine.paused_until = None
+
+    def resumes_at(self) -> float | None:
+        """Return when the next pause ends, or None where no engine is paused."""
+        return min((e.paused_until for e in self._engines.values() if e.paused_until is not None), default=None)
+
+    def configure(self, specs: Sequence[EngineSpec], admission: AdmissionPlan) -> None:
+        """Take new engines and limits; an engine that is gone gets nothing new and is dropped once it is idle."""
+        for spec in specs:
+            engine = self._engines.get(spec.name)
+            if engine is None:
+                self._engines[spec.name] = Engine(spec, admission)
+            else:
+                engine.retired = False
+                engine.ledger.caps = caps_of(admission, spec.limits)
+        for name in self._engines.keys() - {spec.name for spec in specs}:
+            self._engines[name].retired = True
+            self.drop_if_idle(self._engines[name])
+
+    def drop_if_idle(self, engine: Engine) -> None:
+        if engine.retired and not len(engine.ledger):
+            del self._engines[engine.name]
+
+    def snapshot(self) -> Mapping[str, EngineSnapshot]:
+        return {name: _snapshot(engine) for name, engine in self._engines.items()}
+
+
+def _load(engine: Engine, length_class: LengthClass) -> tuple[int, int, int]:
+    """Order engines for a request: longs packed where a long already prefills, else least prefill, then slots."""
+    ledger = engine.ledger
+    prefill = ledger.prefill_tokens(LengthClass.SHORT) + ledger.prefill_tokens(LengthClass.LONG)
+    packed = -ledger.used(Budget.LONG_PREFILLS) if length_class is LengthClass.LONG else 0
+    return packed, prefill, ledger.used(Budget.SLOTS)
+
+
+def _snapshot(engine: Engine) -> EngineSnapshot:
+    ledger = engine.ledger
+    return EngineSnapshot(
+        up=engine.up,
+        running=ledger.running(),
+        prefill_tokens={length: ledger.prefill_tokens(length) for length in LengthClass},
+        long_prefills=ledger.used(Budget.LONG_PREFILLS),
+        slots=ledger.used(Budget.SLOTS),
+        kv_reserved_tokens=ledger.used(Budget.KV_TOKENS),
+        budgets={budget.value: cap for budget, cap in ledger.caps.items()},
+    )

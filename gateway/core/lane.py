@@ -1,0 +1,152 @@
+"""A lane: all waiting requests that contend for the same budgets, as flows in the policy's order.
+
+Owns the flows, their virtual times and the tenants set aside. Under token budgets the short and the long lane are
+two, each with its own virtual time; without them one lane holds everything. Never looks at budgets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gateway.core.lazy_heap import LazyHeap
+from gateway.core.line import Flow
+from gateway.core.orders import Order
+from gateway.core.plan import ClassPlan
+from gateway.core.types import Ticket
+
+_IDLE_TAGS_KEPT = 1024
+
+
+class _ClassLines:
+    """The flows of one service class in one lane, and the class's own tags."""
+
+    __slots__ = ("flows", "idle_finish_tags", "plan", "ready", "set_aside", "start_tag", "virtual_time")
+
+    def __init__(self, plan: ClassPlan) -> None:
+        self.plan = plan
+        self.start_tag = 0.0
+        self.virtual_time = 0.0
+        self.flows: dict[str, Flow] = {}
+        self.ready: LazyHeap[Flow] = LazyHeap()
+        self.set_aside: set[str] = set()
+        self.idle_finish_tags: dict[str, float] = {}
+
+    def flow(self, tenant: str) -> Flow:
+        """Return the tenant's flow; a new or returning one starts at the virtual time, not before its own past."""
+        flow = self.flows.get(tenant)
+        if flow is None:
+            flow = self.flows[tenant] = Flow(self.plan.name, tenant)
+            flow.start_tag = max(self.virtual_time, self.idle_finish_tags.pop(tenant, 0.0))
+        return flow
+
+    def forget(self, flow: Flow) -> None:
+        """Drop an empty flow; its tag is kept while it lies ahead of the virtual time."""
+        del self.flows[flow.tenant]
+        if flow.start_tag > self.virtual_time:
+            self.idle_finish_tags[flow.tenant] = flow.start_tag
+        if len(self.idle_finish_tags) > _IDLE_TAGS_KEPT:
+            ahead = {tenant: tag for tenant, tag in self.idle_finish_tags.items() if tag > self.virtual_time}
+            self.idle_finish_tags = ahead
+
+
+class Lane:
+    """Waiting tickets in the order of dispatch."""
+
+    def __init__(self, order: Order) -> None:
+        self._order = order
+        self._virtual_time = 0.0
+        self._classes: dict[str, _ClassLines] = {}
+
+    def emptied(self, order: Order, classes: Mapping[str, ClassPlan]) -> Lane:
+        """Return an empty lane in a new order that remembers how much each class and tenant was served.
+
+        A class that `classes` lacks keeps the plan it had.
+        """
+        lane = Lane(order)
+        lane._virtual_time = self._virtual_time
+        for name, lines in self._classes.items():
+            kept = lane._classes[name] = _ClassLines(classes.get(name, lines.plan))
+            kept.start_tag = lines.start_tag
+            kept.virtual_time = lines.virtual_time
+            kept.idle_finish_tags = lines.idle_finish_tags | {
+                flow.tenant: flow.start_tag for flow in lines.flows.values()
+            }
+        return lane
+
+    def append(self, ticket: Ticket) -> None:
+        lines, flow = self._enter(ticket)
+        flow.append(ticket)
+        self._refile(lines, flow)
+
+    def put_back(self, ticket: Ticket) -> None:
+        """Return a ticket to the head of its flow and give its cost back to the flow and the class."""
+        lines, flow = self._enter(ticket)
+        flow.put_back(ticket)
+        flow.start_tag -= ticket.cost
+        lines.start_tag -= ticket.cost / lines.plan.weight
+        self._refile(lines, flow)
+
+    def remove(self, ticket: Ticket) -> None:
+        """Take out a ticket that ends without being served."""
+        lines = self._classes[ticket.assignment.service_class]
+        flow = lines.flows[ticket.assignment.tenant]
+        flow.remove(ticket)
+        self._refile(lines, flow)
+
+    def serve(self, ticket: Ticket) -> None:
+        """Take out the head of its flow for dispatch and charge its cost to flow and class."""
+        lines = self._classes[ticket.assignment.service_class]
+        flow = lines.flows[ticket.assignment.tenant]
+        assert flow.head is ticket, "first in, first out inside a flow"
+        flow.remove(ticket)
+        lines.virtual_time = max(lines.virtual_time, flow.start_tag)
+        flow.start_tag += ticket.cost
+        self._virtual_time = max(self._virtual_time, lines.start_tag)
+        lines.start_tag += ticket.cost / lines.plan.weight
+        self._refile(lines, flow)
+
+    def head(self) -> Ticket | None:
+        """Return the ticket that goes next, or None where none waits or all who wait are set aside."""
+        best: Ticket | None = None
+        best_key = None
+        for lines in self._classes.values():
+            first = lines.ready.peek()
+            if first is None:
+                continue
+            key = self._order.class_key(lines.plan, lines.start_tag, first[0])
+            if best is None or key < best_key:
+                best, best_key = first[0].head, key
+        return best
+
+    def set_aside(self, class_plan: ClassPlan, tenant: str) -> None:
+        """Pass over a tenant (it is at its own running bound) until `bring_back`."""
+        lines = self._lines(class_plan)
+        lines.set_aside.add(tenant)
+        if tenant in lines.flows:
+            lines.ready.discard(lines.flows[tenant])
+
+    def bring_back(self, class_plan: ClassPlan, tenant: str) -> None:
+        lines = self._lines(class_plan)
+        if tenant in lines.set_aside:
+            lines.set_aside.discard(tenant)
+            if tenant in lines.flows:
+                self._refile(lines, lines.flows[tenant])
+
+    def _lines(self, class_plan: ClassPlan) -> _ClassLines:
+        lines = self._classes.get(class_plan.name)
+        if lines is None:
+            lines = self._classes[class_plan.name] = _ClassLines(class_plan)
+        return lines
+
+    def _enter(self, ticket: Ticket) -> tuple[_ClassLines, Flow]:
+        lines = self._lines(ticket.assignment.class_plan)
+        if not lines.flows:
+            lines.start_tag = max(self._virtual_time, lines.start_tag)
+        return lines, lines.flow(ticket.assignment.tenant)
+
+    def _refile(self, lines: _ClassLines, flow: Flow) -> None:
+        if not len(flow):
+            lines.ready.discard(flow)
+            lines.forget(flow)
+        elif flow.tenant not in lines.set_aside:
+            lines.ready.push(flow, self._order.flow_key(flow))

@@ -1,0 +1,280 @@
+"""The words of admission: who asks, how large the request is, what was decided, how it ended.
+
+Owns the closed enums and the frozen records that every other room passes around. Knows no policy and no I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gateway.core.plan import ClassPlan, Plan
+
+
+class LengthClass(StrEnum):
+    """How long a prompt is, by tokens after the chat template."""
+
+    SHORT = "short"
+    LONG = "long"
+
+
+class Resource(StrEnum):
+    """What a queue bound or a budget is counted in, as `details.resource` says it."""
+
+    REQUESTS = "requests"
+    PROMPT_TOKENS = "prompt_tokens"
+    BYTES = "bytes"
+    RUNNING = "running"
+
+
+class Reason(StrEnum):
+    """Why the gateway itself answered instead of the engine: the closed set of `x-gateway-reason`."""
+
+    UNAUTHENTICATED = "unauthenticated"
+    NOT_ALLOWED = "not_allowed"
+    BAD_REQUEST = "bad_request"
+    CONTEXT_LENGTH = "context_length"
+    BODY_TOO_LARGE = "body_too_large"
+    UNKNOWN_MODEL = "unknown_model"
+    UNKNOWN_ROUTE = "unknown_route"
+    QUEUE_FULL = "queue_full"
+    TENANT_QUEUE_FULL = "tenant_queue_full"
+    WAIT_DEADLINE = "wait_deadline"
+    PREDICTED_MISS = "predicted_miss"
+    NO_ENGINE = "no_engine"
+    DRAINING = "draining"
+    OVERLOADED = "overloaded"
+    ENGINE_UNREACHABLE = "engine_unreachable"
+    ENGINE_BROKEN = "engine_broken"
+    ENGINE_TIMEOUT = "engine_timeout"
+
+
+class Outcome(StrEnum):
+    """How an offered request ended; every one ends in exactly one of these (CONTRACT: gateway_requests_total)."""
+
+    COMPLETED = "completed"
+    REFUSED = "refused"
+    EXPIRED = "expired"
+    CLIENT_GONE = "client_gone"
+    ENGINE_ERROR = "engine_error"
+    TIMED_OUT = "timed_out"
+
+
+class WaitOutcome(StrEnum):
+    """How a wait in line ended (label of gateway_queue_wait_seconds)."""
+
+    DISPATCHED = "dispatched"
+    EXPIRED = "expired"
+    REFUSED = "refused"
+    CLIENT_GONE = "client_gone"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """An authenticated caller. `models` is None where every model of the gateway is allowed."""
+
+    key_id: str
+    service_class: str
+    tenant: str
+    models: frozenset[str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The size of one request as the engine will see it.
+
+    prompt_tokens: sum over all prompts of the request, after the chat template.
+    longest_prompt_tokens: the longest single prompt; it decides the length class.
+    output_tokens_stated: what the caller asked for, per sequence; None where the field is absent.
+    output_tokens_default: what the engine would use where the caller stated nothing; None: all the context left.
+    sequences: how many sequences the engine will run (prompts x n).
+    body_bytes: bytes of the body that a waiting request keeps in memory.
+    """
+
+    prompt_tokens: int
+    longest_prompt_tokens: int
+    output_tokens_stated: int | None
+    output_tokens_default: int | None
+    sequences: int
+    body_bytes: int
+    stream: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """One classified request, pinned to the plan it was judged by.
+
+    prompt_tokens: sum over prompts. kv_tokens: KV-cache tokens to reserve in all, whole blocks not yet rounded.
+    wait_s_max: longest wait in line, seconds; a caller's own shorter wish is already in it.
+    output_tokens_set: the output limit to write into the request, or None to leave it as it is.
+    """
+
+    plan: Plan
+    class_plan: ClassPlan
+    tenant: str
+    length_class: LengthClass
+    prompt_tokens: int
+    longest_prompt_tokens: int
+    output_tokens_max: int
+    sequences: int
+    kv_tokens: int
+    body_bytes: int
+    wait_s_max: float
+    stream: bool
+    output_tokens_set: int | None = None
+
+    @property
+    def service_class(self) -> str:
+        return self.class_plan.name
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The gateway's own answer, as a value: rendered per dialect by gateway.wire.refusals.
+
+    code and param override the row's own `error.code` and `error.param`; the numbers fill `details`.
+    """
+
+    reason: Reason
+    message: str
+    code: str | None = None
+    param: str | None = None
+    resource: Resource | None = None
+    limit: float | None = None
+    observed: float | None = None
+    waited_s: float | None = None
+    retry_after_s: float | None = None
+
+
+@dataclass(eq=False, slots=True)
+class Ticket:
+    """One request inside admission, from offer to its single end. Changed by Admission alone."""
+
+    id: int
+    assignment: Assignment
+    offered_at: float
+    deadline: float
+    state: TicketState
+    engine: str | None = None
+    dispatched_at: float | None = None
+    first_token_at: float | None = None
+    cost: float = 0.0
+    requeues: int = 0
+
+
+class TicketState(StrEnum):
+    """WAITING in line → RUNNING at an engine → ENDED. An engine's own 429/503 leads back from RUNNING to WAITING."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """The ticket waits in line: it joined just now, or came back to the head because its engine refused it."""
+
+    ticket: Ticket
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatched:
+    """The ticket's budgets are charged on `engine`: send it now, with `priority` (int64, lower is sooner)."""
+
+    ticket: Ticket
+    engine: str
+    priority: int
+    waited_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The ticket ended without an engine: outcome REFUSED (queue full, drain …) or EXPIRED (its wait deadline).
+
+    `waited_s` is 0 where it never waited.
+    """
+
+    ticket: Ticket
+    refusal: Refusal
+    waited_s: float
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class FirstToken:
+    """The engine's first token for a dispatched ticket: its prefill charge has gone back."""
+
+    ticket: Ticket
+    engine_ttft_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A ticket ended by its own end (not by Refused): all its charges have gone back.
+
+    waited_s: seconds in line, where it left while it waited; None where it was at an engine.
+    """
+
+    ticket: Ticket
+    outcome: Outcome
+    waited_s: float | None
+
+
+Event = Queued | Dispatched | Refused | FirstToken | Finished
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLimits:
+    """What one engine can hold. None: not known, or without bound.
+
+    max_num_batched_tokens, long_prefill_token_threshold, max_num_seqs: vLLM's own flags; kv_tokens: KV-cache size.
+    """
+
+    max_num_batched_tokens: int | None = None
+    long_prefill_token_threshold: int | None = None
+    max_num_seqs: int | None = None
+    kv_tokens: int | None = None
+    kv_block_tokens: int = 16
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSpec:
+    """One engine as admission knows it: a name and its limits. Routing by URL is the shell's."""
+
+    name: str
+    limits: EngineLimits = field(default_factory=EngineLimits)
+
+
+@dataclass(frozen=True, slots=True)
+class LineSnapshot:
+    """What waits now for one (service class, length class)."""
+
+    requests: int
+    prompt_tokens: int
+    body_bytes: int
+    oldest_offered_at: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSnapshot:
+    """One engine's ledger now, and the caps it is held against. Cap None: without bound."""
+
+    up: bool
+    running: Mapping[tuple[str, LengthClass], int]
+    prefill_tokens: Mapping[LengthClass, int]
+    long_prefills: int
+    slots: int
+    kv_reserved_tokens: int
+    budgets: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One pool at one instant, derived from the containers; what metrics, status and tests read."""
+
+    lines: Mapping[tuple[str, LengthClass], LineSnapshot]
+    engines: Mapping[str, EngineSnapshot]
+    draining: bool

@@ -1,0 +1,188 @@
+"""The only code that touches both Admission and asyncio: events become resolved futures, deadlines become timers.
+
+Owns one future for each waiting request and one timer. Decides nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Protocol, assert_never
+
+from gateway.core.admission import Admission
+from gateway.core.plan import Plan
+from gateway.core.types import (
+    Assignment,
+    Dispatched,
+    EngineSpec,
+    Event,
+    Finished,
+    FirstToken,
+    Outcome,
+    Queued,
+    Refusal,
+    Refused,
+    Snapshot,
+    Ticket,
+)
+
+
+class AdmissionRefused(Exception):  # noqa: N818 - the domain's word
+    """Admission answered instead of an engine."""
+
+    def __init__(self, refused: Refused) -> None:
+        super().__init__(refused.refusal.message)
+        self.refusal: Refusal = refused.refusal
+        self.waited_s = refused.waited_s
+
+
+class Timer(Protocol):
+    def cancel(self) -> None: ...
+
+
+class Clock(Protocol):
+    """Seconds since the epoch, never going back, and a timer on them."""
+
+    def now(self) -> float: ...
+
+    def call_at(self, when: float, callback: Callable[[], None]) -> Timer: ...
+
+
+class Lease:
+    """A dispatched request's hold on its engine's budgets, from dispatch to the end of `Gate.admit`.
+
+    outcome: set by the holder; unset, leaving without an exception is COMPLETED, cancelled is CLIENT_GONE, and any
+    other exception is ENGINE_ERROR.
+    """
+
+    def __init__(self, gate: Gate, placed: Dispatched) -> None:
+        self._gate = gate
+        self._take(placed)
+        self.outcome: Outcome | None = None
+
+    def first_token(self) -> None:
+        """Give the prefill charge back: the engine's first token, or a whole answer's first byte, is here."""
+        self._gate.first_token(self.ticket)
+
+    async def requeue(self, pause_s: float) -> None:
+        """Wait again, at the head of the flow: the engine had no room. Raises AdmissionRefused at the deadline."""
+        self._take(await self._gate.requeue(self.ticket, pause_s))
+
+    def _take(self, placed: Dispatched) -> None:
+        self.ticket = placed.ticket
+        self.engine = placed.engine
+        self.priority = placed.priority
+        self.waited_s = placed.waited_s
+
+
+class Gate:
+    """Admission to one pool for coroutines."""
+
+    def __init__(self, admission: Admission, clock: Clock, observe: Callable[[Event, float], None]) -> None:
+        self._admission = admission
+        self._clock = clock
+        self._observe = observe
+        self._placements: dict[int, asyncio.Future[Dispatched | Refused]] = {}
+        self._timer: Timer | None = None
+        self._timer_at: float | None = None
+        self._held = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    @asynccontextmanager
+    async def admit(self, assignment: Assignment) -> AsyncIterator[Lease]:
+        """Wait for a place at an engine and hold it. Raises AdmissionRefused; leaving in any way frees everything."""
+        now = self._clock.now()
+        ticket, events = self._admission.offer(assignment, now)
+        placement = self._placements[ticket.id] = asyncio.get_running_loop().create_future()
+        self._held += 1
+        self._idle.clear()
+        outcome = Outcome.CLIENT_GONE
+        lease: Lease | None = None
+        try:
+            self._settle(events, now)
+            lease = Lease(self, _placed(await placement))
+            outcome = Outcome.ENGINE_ERROR
+            yield lease
+            outcome = Outcome.COMPLETED
+        except asyncio.CancelledError:
+            outcome = Outcome.CLIENT_GONE
+            raise
+        finally:
+            self._placements.pop(ticket.id, None)
+            ended = outcome if lease is None or lease.outcome is None else lease.outcome
+            now = self._clock.now()
+            self._settle(self._admission.finish(ticket, ended, now), now)
+            self._held -= 1
+            if not self._held:
+                self._idle.set()
+
+    def first_token(self, ticket: Ticket) -> None:
+        now = self._clock.now()
+        self._settle(self._admission.first_token(ticket, now), now)
+
+    async def requeue(self, ticket: Ticket, pause_s: float) -> Dispatched:
+        now = self._clock.now()
+        events = self._admission.requeue(ticket, now, pause_s)
+        placement = self._placements[ticket.id] = asyncio.get_running_loop().create_future()
+        self._settle(events, now)
+        return _placed(await placement)
+
+    def set_up(self, engine: str, *, up: bool) -> None:
+        now = self._clock.now()
+        self._settle(self._admission.set_up(engine, up, now), now)
+
+    def reconfigure(self, plan: Plan, engines: Sequence[EngineSpec]) -> None:
+        now = self._clock.now()
+        self._settle(self._admission.reconfigure(plan, engines, now), now)
+
+    def drain(self, deadline_s: float) -> None:
+        """Refuse new requests, and waiting ones that may wait longer than `deadline_s` from now."""
+        now = self._clock.now()
+        self._settle(self._admission.drain(now, now + deadline_s), now)
+
+    def undrain(self) -> None:
+        now = self._clock.now()
+        self._settle(self._admission.undrain(now), now)
+
+    def snapshot(self) -> Snapshot:
+        return self._admission.snapshot()
+
+    async def wait_idle(self) -> None:
+        """Return once nothing waits and nothing runs."""
+        await self._idle.wait()
+
+    def _settle(self, events: list[Event], now: float) -> None:
+        for event in events:
+            self._observe(event, now)
+            match event:
+                case Dispatched(ticket=ticket) | Refused(ticket=ticket):
+                    placement = self._placements.pop(ticket.id)
+                    if not placement.cancelled():
+                        placement.set_result(event)
+                case Queued() | FirstToken() | Finished():
+                    pass
+                case _:
+                    assert_never(event)
+        self._rearm()
+
+    def _rearm(self) -> None:
+        at = self._admission.next_tick_at()
+        if at == self._timer_at:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = at
+        self._timer = None if at is None else self._clock.call_at(at, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = self._timer_at = None
+        now = self._clock.now()
+        self._settle(self._admission.tick(now), now)
+
+
+def _placed(decision: Dispatched | Refused) -> Dispatched:
+    if isinstance(decision, Refused):
+        raise AdmissionRefused(decision)
+    return decision
