@@ -15,6 +15,7 @@ from gateway.core.classify import engine_priority
 from gateway.core.estimate import retry_after_s
 from gateway.core.fleet import Fleet
 from gateway.core.lane import Lane
+from gateway.core.ledger import needs_of
 from gateway.core.orders import order_of
 from gateway.core.plan import AdmissionKind, Plan
 from gateway.core.types import (
@@ -65,9 +66,12 @@ class Admission:
         if closed is not None:
             events.append(self._refuse(ticket, closed, now))
             return ticket, events
+        ticket.needs = needs_of(assignment, self._fleet.kv_block_tokens)
         self._waiting.join(ticket, now)
-        self._lane(ticket).append(ticket)
-        events += self._dispatch(now)
+        lane = self._lane(ticket)
+        lane.append(ticket)
+        if lane.head() is ticket:
+            events += self._dispatch(now)
         if ticket.state is TicketState.WAITING:
             full = self._waiting.over_bound(assignment)
             if full is not None:

@@ -19,7 +19,7 @@ class Engine:
 
     def __init__(self, spec: EngineSpec, admission: AdmissionPlan) -> None:
         self.name = spec.name
-        self.ledger = Ledger(caps_of(admission, spec.limits), spec.limits.kv_block_tokens)
+        self.ledger = Ledger(caps_of(admission, spec.limits))
         self.up = True
         self.retired = False
         self.paused_until: float | None = None
@@ -37,6 +37,7 @@ class Fleet:
 
     def __init__(self, specs: Sequence[EngineSpec], admission: AdmissionPlan) -> None:
         self._engines = {spec.name: Engine(spec, admission) for spec in specs}
+        self.kv_block_tokens = _kv_block_tokens(specs)
 
     def __getitem__(self, name: str) -> Engine:
         return self._engines[name]
@@ -53,15 +54,17 @@ class Fleet:
         neither lane can starve the other of it.
         """
         engines = [engine for engine in self._engines.values() if engine.takes_work]
-        older: list[list[frozenset[Budget]]] = []
+        older: list[list[int]] = []
         for head in sorted(heads, key=lambda ticket: ticket.id):
-            uses = USED_BY[head.assignment.length_class]
-            lacking = [engine.ledger.lacking(head.assignment) for engine in engines]
+            uses_not = ~USED_BY[head.assignment.length_class]
+            lacking = [engine.ledger.lacking(head.needs) for engine in engines]
             free = [
                 engine
                 for at, engine in enumerate(engines)
-                if not lacking[at] and not any(other[at] <= uses for other in older)
+                if not lacking[at] and all(other[at] & uses_not for other in older)
             ]
+            if len(free) == 1:
+                return head, free[0]
             if free:
                 return head, min(free, key=lambda engine: _load(engine, head.assignment.length_class))
             older.append(lacking)
@@ -85,7 +88,8 @@ class Fleet:
                 self._engines[spec.name] = Engine(spec, admission)
             else:
                 engine.retired = False
-                engine.ledger.caps = caps_of(admission, spec.limits)
+                engine.ledger.set_caps(caps_of(admission, spec.limits))
+        self.kv_block_tokens = _kv_block_tokens(specs)
         for name in self._engines.keys() - {spec.name for spec in specs}:
             self._engines[name].retired = True
             self.drop_if_idle(self._engines[name])
@@ -96,6 +100,11 @@ class Fleet:
 
     def snapshot(self) -> Mapping[str, EngineSnapshot]:
         return {name: _snapshot(engine) for name, engine in self._engines.items()}
+
+
+def _kv_block_tokens(specs: Sequence[EngineSpec]) -> int:
+    """Engines of one pool serve the same models; where their block sizes differ the coarsest is charged."""
+    return max((spec.limits.kv_block_tokens for spec in specs), default=1)
 
 
 def _load(engine: Engine, length_class: LengthClass) -> tuple[int, int, int]:
@@ -115,5 +124,5 @@ def _snapshot(engine: Engine) -> EngineSnapshot:
         long_prefills=ledger.used(Budget.LONG_PREFILLS),
         slots=ledger.used(Budget.SLOTS),
         kv_reserved_tokens=ledger.used(Budget.KV_TOKENS),
-        budgets={budget.value: cap for budget, cap in ledger.caps.items()},
+        budgets=ledger.budgets(),
     )

@@ -1,8 +1,10 @@
 """One engine's budgets: long prefills, short prefill tokens, sequence slots, KV-cache tokens.
 
-Owns every charge: made before the bytes leave, given back exactly once. Slots and KV are reserved in both
-directions: each length class may use all but the other's reserve, so the two caps overlap and idle capacity is
-lent. A request larger than a whole budget is let in where that budget is idle, alone; otherwise it could never go.
+Owns every charge: made before the bytes leave, given back exactly once. Slots and KV are reserved in both directions:
+each length class may use all but the other's reserve, so the two caps overlap and idle capacity is lent. A request
+larger than a whole budget is let in where that budget is idle, alone; otherwise it could never go.
+
+Sets of budgets are bit masks and amounts are indexed by budget: this is the innermost loop of every dispatch.
 """
 
 from __future__ import annotations
@@ -10,40 +12,46 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import IntEnum
 
 from gateway.core.plan import AdmissionKind, AdmissionPlan
-from gateway.core.types import Assignment, EngineLimits, LengthClass, Ticket
+from gateway.core.types import Assignment, EngineLimits, LengthClass, Needs, Ticket
 
 
-class Budget(StrEnum):
-    """What a request can lack, as the `resource` label of gateway_budget says it."""
+class Budget(IntEnum):
+    """What a request can lack; the lower-case name is the `resource` label of gateway_budget."""
 
-    LONG_PREFILLS = "long_prefills"
-    SHORT_PREFILL_TOKENS = "short_prefill_tokens"
-    SLOTS = "slots"
-    SHORT_SLOTS = "short_slots"
-    LONG_SLOTS = "long_slots"
-    KV_TOKENS = "kv_tokens"
-    SHORT_KV_TOKENS = "short_kv_tokens"
-    LONG_KV_TOKENS = "long_kv_tokens"
+    LONG_PREFILLS = 0
+    SHORT_PREFILL_TOKENS = 1
+    SLOTS = 2
+    SHORT_SLOTS = 3
+    LONG_SLOTS = 4
+    KV_TOKENS = 5
+    SHORT_KV_TOKENS = 6
+    LONG_KV_TOKENS = 7
 
 
-USED_BY: Mapping[LengthClass, frozenset[Budget]] = {
-    LengthClass.SHORT: frozenset(
-        {
-            Budget.SHORT_PREFILL_TOKENS,
-            Budget.SLOTS,
-            Budget.SHORT_SLOTS,
-            Budget.KV_TOKENS,
-            Budget.SHORT_KV_TOKENS,
-        },
-    ),
-    LengthClass.LONG: frozenset(
-        {Budget.LONG_PREFILLS, Budget.SLOTS, Budget.LONG_SLOTS, Budget.KV_TOKENS, Budget.LONG_KV_TOKENS},
-    ),
-}
-_PREFILL = frozenset({Budget.LONG_PREFILLS, Budget.SHORT_PREFILL_TOKENS})
+_UNBOUND = 1 << 62
+_SHORT = (Budget.SHORT_PREFILL_TOKENS, Budget.SLOTS, Budget.SHORT_SLOTS, Budget.KV_TOKENS, Budget.SHORT_KV_TOKENS)
+_LONG = (Budget.LONG_PREFILLS, Budget.SLOTS, Budget.LONG_SLOTS, Budget.KV_TOKENS, Budget.LONG_KV_TOKENS)
+
+
+def _mask(budgets: tuple[Budget, ...]) -> int:
+    return sum(1 << budget for budget in budgets)
+
+
+USED_BY: Mapping[LengthClass, int] = {LengthClass.SHORT: _mask(_SHORT), LengthClass.LONG: _mask(_LONG)}
+
+
+def needs_of(assignment: Assignment, kv_block_tokens: int) -> Needs:
+    """Return what the request takes of each budget it uses: prefill, slots twice, KV in whole blocks twice."""
+    sequences = assignment.sequences
+    kv_tokens = -(-assignment.kv_tokens // (sequences * kv_block_tokens)) * kv_block_tokens * sequences
+    if assignment.length_class is LengthClass.SHORT:
+        budgets, prefill = _SHORT, assignment.prompt_tokens
+    else:
+        budgets, prefill = _LONG, 1
+    return tuple(zip(budgets, (prefill, sequences, sequences, kv_tokens, kv_tokens), strict=True))
 
 
 def caps_of(admission: AdmissionPlan, limits: EngineLimits) -> dict[Budget, int]:
@@ -51,73 +59,63 @@ def caps_of(admission: AdmissionPlan, limits: EngineLimits) -> dict[Budget, int]
     caps: dict[Budget, int] = {}
     if admission.kind is AdmissionKind.NONE:
         return caps
-    totals = [
-        bound
-        for bound in (admission.slots.total if admission.slots else None, limits.max_num_seqs)
-        if bound is not None
-    ]
-    if totals:
-        caps[Budget.SLOTS] = min(totals)
+    bounds = (admission.slots.total if admission.slots else None, limits.max_num_seqs)
+    total = min((bound for bound in bounds if bound is not None), default=None)
+    if total is not None:
+        caps[Budget.SLOTS] = total
     if admission.kind is AdmissionKind.SLOTS:
         return caps
     if admission.long_prefills_max is not None:
         caps[Budget.LONG_PREFILLS] = admission.long_prefills_max
     if admission.short_prefill_tokens_max is not None:
         caps[Budget.SHORT_PREFILL_TOKENS] = admission.short_prefill_tokens_max
-    if totals and admission.slots:
-        caps[Budget.SHORT_SLOTS] = max(1, min(totals) - admission.slots.long_reserve)
-        caps[Budget.LONG_SLOTS] = max(1, min(totals) - admission.slots.short_reserve)
+    if total is not None and admission.slots is not None:
+        caps[Budget.SHORT_SLOTS] = max(1, total - admission.slots.long_reserve)
+        caps[Budget.LONG_SLOTS] = max(1, total - admission.slots.short_reserve)
     if limits.kv_tokens is not None:
-        reserve = admission.kv
         caps[Budget.KV_TOKENS] = limits.kv_tokens
-        if reserve is not None:
-            caps[Budget.SHORT_KV_TOKENS] = max(1, limits.kv_tokens - reserve.long_reserve_tokens)
-            caps[Budget.LONG_KV_TOKENS] = max(1, limits.kv_tokens - reserve.short_reserve_tokens)
+        if admission.kv is not None:
+            caps[Budget.SHORT_KV_TOKENS] = max(1, limits.kv_tokens - admission.kv.long_reserve_tokens)
+            caps[Budget.LONG_KV_TOKENS] = max(1, limits.kv_tokens - admission.kv.short_reserve_tokens)
     return caps
 
 
 @dataclass(slots=True)
 class _Charge:
-    amounts: dict[Budget, int]
-    length_class: LengthClass
-    service_class: str
-    prompt_tokens: int
-    in_prefill: bool
+    needs: Needs
+    in_prefill: bool = True
 
 
 class Ledger:
     """The charges of one engine against its caps. Every total is changed here alone."""
 
-    def __init__(self, caps: Mapping[Budget, int], kv_block_tokens: int) -> None:
-        self.caps = dict(caps)
-        self._kv_block_tokens = kv_block_tokens
-        self._used: Counter[Budget] = Counter()
+    def __init__(self, caps: Mapping[Budget, int]) -> None:
+        self.set_caps(caps)
+        self._used = [0] * len(Budget)
         self._charges: dict[int, _Charge] = {}
         self._running: Counter[tuple[str, LengthClass]] = Counter()
-        self._prefill_tokens: Counter[LengthClass] = Counter()
+        self._prefill_tokens = dict.fromkeys(LengthClass, 0)
 
-    def lacking(self, assignment: Assignment) -> frozenset[Budget]:
-        """Return the budgets that stand in the way; empty: it fits."""
-        if not self.caps:
-            return frozenset()
-        return frozenset(
-            budget
-            for budget, amount in self._needs(assignment).items()
-            if budget in self.caps and self._used[budget] and self._used[budget] + amount > self.caps[budget]
-        )
+    def set_caps(self, caps: Mapping[Budget, int]) -> None:
+        """Hold all further charges against these; what is charged beyond a smaller cap leaves by attrition."""
+        self._caps = [caps.get(budget, _UNBOUND) for budget in Budget]
+
+    def lacking(self, needs: Needs) -> int:
+        """Return the budgets that stand in the way, as a mask; 0: it fits."""
+        mask = 0
+        used, caps = self._used, self._caps
+        for budget, amount in needs:
+            held = used[budget]
+            if held and held + amount > caps[budget]:
+                mask |= 1 << budget
+        return mask
 
     def charge(self, ticket: Ticket) -> None:
-        assignment = ticket.assignment
         assert ticket.id not in self._charges, "a ticket is charged once"
-        amounts = self._needs(assignment)
-        self._charges[ticket.id] = _Charge(
-            amounts,
-            assignment.length_class,
-            assignment.service_class,
-            assignment.prompt_tokens,
-            in_prefill=True,
-        )
-        self._used.update(amounts)
+        self._charges[ticket.id] = _Charge(ticket.needs)
+        for budget, amount in ticket.needs:
+            self._used[budget] += amount
+        assignment = ticket.assignment
         self._running[assignment.service_class, assignment.length_class] += 1
         self._prefill_tokens[assignment.length_class] += assignment.prompt_tokens
 
@@ -127,17 +125,19 @@ class Ledger:
         if charge is None or not charge.in_prefill:
             return
         charge.in_prefill = False
-        self._prefill_tokens[charge.length_class] -= charge.prompt_tokens
-        for budget in _PREFILL & charge.amounts.keys():
-            self._used[budget] -= charge.amounts.pop(budget)
+        budget, amount = charge.needs[0]
+        self._used[budget] -= amount
+        self._prefill_tokens[ticket.assignment.length_class] -= ticket.assignment.prompt_tokens
 
     def release(self, ticket: Ticket) -> None:
         """Give back everything that is still held. Again: nothing happens."""
         self.release_prefill(ticket)
         charge = self._charges.pop(ticket.id, None)
-        if charge is not None:
-            self._used.subtract(charge.amounts)
-            self._running[charge.service_class, charge.length_class] -= 1
+        if charge is None:
+            return
+        for budget, amount in charge.needs[1:]:
+            self._used[budget] -= amount
+        self._running[ticket.assignment.service_class, ticket.assignment.length_class] -= 1
 
     def used(self, budget: Budget) -> int:
         return self._used[budget]
@@ -149,24 +149,9 @@ class Ledger:
     def running(self) -> Mapping[tuple[str, LengthClass], int]:
         return dict(self._running)
 
+    def budgets(self) -> Mapping[str, int]:
+        """Return the caps that bind, by lower-case budget name."""
+        return {budget.name.lower(): self._caps[budget] for budget in Budget if self._caps[budget] != _UNBOUND}
+
     def __len__(self) -> int:
         return len(self._charges)
-
-    def _needs(self, assignment: Assignment) -> dict[Budget, int]:
-        block = self._kv_block_tokens
-        kv_tokens = -(-assignment.kv_tokens // (assignment.sequences * block)) * block * assignment.sequences
-        if assignment.length_class is LengthClass.SHORT:
-            return {
-                Budget.SHORT_PREFILL_TOKENS: assignment.prompt_tokens,
-                Budget.SLOTS: assignment.sequences,
-                Budget.SHORT_SLOTS: assignment.sequences,
-                Budget.KV_TOKENS: kv_tokens,
-                Budget.SHORT_KV_TOKENS: kv_tokens,
-            }
-        return {
-            Budget.LONG_PREFILLS: 1,
-            Budget.SLOTS: assignment.sequences,
-            Budget.LONG_SLOTS: assignment.sequences,
-            Budget.KV_TOKENS: kv_tokens,
-            Budget.LONG_KV_TOKENS: kv_tokens,
-        }

@@ -20,6 +20,8 @@ class LengthClass(StrEnum):
     SHORT = "short"
     LONG = "long"
 
+    __hash__ = str.__hash__  # Enum's own is a Python call on every dict access
+
 
 class Resource(StrEnum):
     """What a queue bound or a budget is counted in, as `details.resource` says it."""
@@ -149,6 +151,10 @@ class Refusal:
     retry_after_s: float | None = None
 
 
+Needs = tuple[tuple[int, int], ...]
+"""(budget, amount) for each budget that a request uses, the prefill budget first; see gateway.core.ledger."""
+
+
 @dataclass(eq=False, slots=True)
 class Ticket:
     """One request inside admission, from offer to its single end. Changed by Admission alone."""
@@ -158,6 +164,7 @@ class Ticket:
     offered_at: float
     deadline: float
     state: TicketState
+    needs: Needs = ()
     engine: str | None = None
     dispatched_at: float | None = None
     first_token_at: float | None = None

@@ -165,6 +165,7 @@ class AdmissionMachine(RuleBasedStateMachine):
                     assert ticket.deadline >= self.now, "nothing goes after its deadline"
                     del self.in_line[ticket.id]
                     self.first_in_first_out(ticket)
+                    assert not self.at_running_bound(ticket)
                     self.at_engine[ticket.id] = engine
                     self.in_prefill.add(ticket.id)
                 case FirstToken():
@@ -250,10 +251,12 @@ class AdmissionMachine(RuleBasedStateMachine):
                 assert not [ticket for ticket in self.in_line.values() if not self.at_running_bound(ticket)]
 
     def at_running_bound(self, ticket: Ticket) -> bool:
+        """By the plan in force, not by the ticket's own."""
         class_plan = self.plan.classes[ticket.assignment.service_class]
         mine = [other for ticket_id in self.at_engine if _owner(other := self.live[ticket_id]) == _owner(ticket)]
         bound = class_plan.tenant.running_max
-        return bound is not None and len(mine) >= bound
+        gated = self.plan.admission.kind is not AdmissionKind.NONE
+        return gated and bound is not None and len(mine) >= bound
 
 
 def _owner(ticket: Ticket):
