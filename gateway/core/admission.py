@@ -113,7 +113,7 @@ class Admission:
         assert ticket.state is TicketState.RUNNING, "only a dispatched ticket can come back"
         assert ticket.first_token_at is None, "an engine that has answered cannot have had no room"
         assert ticket.engine is not None
-        self._fleet[ticket.engine].pause(now + pause_s)
+        self._fleet.pause(ticket.engine, now + pause_s)
         self._leave_engine(ticket)
         ticket.state, ticket.engine, ticket.dispatched_at = TicketState.WAITING, None, None
         ticket.requeues += 1
@@ -137,7 +137,7 @@ class Admission:
 
     def set_up(self, engine: str, up: bool, now: float) -> list[Event]:
         """Note that an engine can be reached, or cannot. Waiting tickets keep their place either way."""
-        self._fleet[engine].up = up
+        self._fleet.set_up(engine, up)
         return self.tick(now)
 
     def drain(self, now: float, deadline_at: float) -> list[Event]:

@@ -25,9 +25,9 @@ class DrainRate:
 
     def advance(self, now: float, *, backlogged: bool) -> None:
         """Account the time since the last call; `backlogged`: something waited all that time."""
-        elapsed = 0.0 if self._at is None else max(0.0, now - self._at)
+        elapsed = 0.0 if self._at is None else now - self._at
         self._at = now
-        if backlogged:
+        if backlogged and elapsed > 0.0:
             kept = exp(-elapsed / _MEMORY_S)
             self._tokens *= kept
             self._backlogged_s = self._backlogged_s * kept + _MEMORY_S * (1.0 - kept)

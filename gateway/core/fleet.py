@@ -5,7 +5,8 @@ Owns each engine's ledger and its pauses. Knows no line and no deadline: it is a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 
 from gateway.core.ledger import USED_BY, Budget, Ledger, caps_of
 from gateway.core.plan import AdmissionPlan
@@ -24,12 +25,8 @@ class Engine:
         self.retired = False
         self.paused_until: float | None = None
 
-    @property
-    def takes_work(self) -> bool:
-        return self.up and not self.retired and self.paused_until is None
 
-    def pause(self, until: float) -> None:
-        self.paused_until = until if self.paused_until is None else max(self.paused_until, until)
+_age = attrgetter("id")
 
 
 class Fleet:
@@ -38,6 +35,7 @@ class Fleet:
     def __init__(self, specs: Sequence[EngineSpec], admission: AdmissionPlan) -> None:
         self._engines = {spec.name: Engine(spec, admission) for spec in specs}
         self.kv_block_tokens = _kv_block_tokens(specs)
+        self._take_note()
 
     def __getitem__(self, name: str) -> Engine:
         return self._engines[name]
@@ -46,39 +44,48 @@ class Fleet:
     def any_up(self) -> bool:
         return any(engine.up and not engine.retired for engine in self._engines.values())
 
-    def choose(self, heads: Iterable[Ticket]) -> tuple[Ticket, Engine] | None:
+    def set_up(self, name: str, up: bool) -> None:
+        self._engines[name].up = up
+        self._take_note()
+
+    def pause(self, name: str, until: float) -> None:
+        """Give the engine nothing new before `until`; a longer pause stands."""
+        engine = self._engines[name]
+        engine.paused_until = until if engine.paused_until is None else max(engine.paused_until, until)
+        self._take_note()
+
+    def resume(self, now: float) -> None:
+        """End the pauses that are over."""
+        if self._resumes_at is not None and self._resumes_at <= now:
+            for engine in self._engines.values():
+                if engine.paused_until is not None and engine.paused_until <= now:
+                    engine.paused_until = None
+            self._take_note()
+
+    def resumes_at(self) -> float | None:
+        """Return when the next pause ends, or None where no engine is paused."""
+        return self._resumes_at
+
+    def choose(self, heads: Sequence[Ticket]) -> tuple[Ticket, Engine] | None:
         """Choose which head goes next and where; None when none can go.
 
         `heads` are one a lane. The oldest goes first; a younger one may pass it on an engine only where the older
         lacks a budget there which the younger does not use. So what they share is first come, first served, and
         neither lane can starve the other of it.
         """
-        engines = [engine for engine in self._engines.values() if engine.takes_work]
-        older: list[list[int]] = []
-        for head in sorted(heads, key=lambda ticket: ticket.id):
+        passed: list[list[int]] = []
+        for head in sorted(heads, key=_age) if len(heads) > 1 else heads:
             uses_not = ~USED_BY[head.assignment.length_class]
-            lacking = [engine.ledger.lacking(head.needs) for engine in engines]
+            lacking = [engine.ledger.lacking(head.needs) for engine in self._open]
             free = [
                 engine
-                for at, engine in enumerate(engines)
-                if not lacking[at] and all(other[at] & uses_not for other in older)
+                for at, engine in enumerate(self._open)
+                if not lacking[at] and all(other[at] & uses_not for other in passed)
             ]
-            if len(free) == 1:
-                return head, free[0]
             if free:
-                return head, min(free, key=lambda engine: _load(engine, head.assignment.length_class))
-            older.append(lacking)
+                return head, free[0] if len(free) == 1 else min(free, key=_load_for(head.assignment.length_class))
+            passed.append(lacking)
         return None
-
-    def resume(self, now: float) -> None:
-        """End the pauses that are over."""
-        for engine in self._engines.values():
-            if engine.paused_until is not None and engine.paused_until <= now:
-                engine.paused_until = None
-
-    def resumes_at(self) -> float | None:
-        """Return when the next pause ends, or None where no engine is paused."""
-        return min((e.paused_until for e in self._engines.values() if e.paused_until is not None), default=None)
 
     def configure(self, specs: Sequence[EngineSpec], admission: AdmissionPlan) -> None:
         """Take new engines and limits; an engine that is gone gets nothing new and is dropped once it is idle."""
@@ -93,10 +100,18 @@ class Fleet:
         for name in self._engines.keys() - {spec.name for spec in specs}:
             self._engines[name].retired = True
             self.drop_if_idle(self._engines[name])
+        self._take_note()
 
     def drop_if_idle(self, engine: Engine) -> None:
         if engine.retired and not len(engine.ledger):
             del self._engines[engine.name]
+
+    def _take_note(self) -> None:
+        """Keep what every dispatch asks: who takes work, and when the next pause ends."""
+        ready = [engine for engine in self._engines.values() if engine.up and not engine.retired]
+        self._open = [engine for engine in ready if engine.paused_until is None]
+        ends = [engine.paused_until for engine in self._engines.values() if engine.paused_until is not None]
+        self._resumes_at = min(ends, default=None)
 
     def snapshot(self) -> Mapping[str, EngineSnapshot]:
         return {name: _snapshot(engine) for name, engine in self._engines.items()}
@@ -107,12 +122,16 @@ def _kv_block_tokens(specs: Sequence[EngineSpec]) -> int:
     return max((spec.limits.kv_block_tokens for spec in specs), default=1)
 
 
-def _load(engine: Engine, length_class: LengthClass) -> tuple[int, int, int]:
+def _load_for(length_class: LengthClass) -> Callable[[Engine], tuple[int, int, int]]:
     """Order engines for a request: longs packed where a long already prefills, else least prefill, then slots."""
-    ledger = engine.ledger
-    prefill = ledger.prefill_tokens(LengthClass.SHORT) + ledger.prefill_tokens(LengthClass.LONG)
-    packed = -ledger.used(Budget.LONG_PREFILLS) if length_class is LengthClass.LONG else 0
-    return packed, prefill, ledger.used(Budget.SLOTS)
+
+    def load(engine: Engine) -> tuple[int, int, int]:
+        ledger = engine.ledger
+        prefill = ledger.prefill_tokens(LengthClass.SHORT) + ledger.prefill_tokens(LengthClass.LONG)
+        packed = -ledger.used(Budget.LONG_PREFILLS) if length_class is LengthClass.LONG else 0
+        return packed, prefill, ledger.used(Budget.SLOTS)
+
+    return load
 
 
 def _snapshot(engine: Engine) -> EngineSnapshot:

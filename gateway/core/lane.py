@@ -35,8 +35,8 @@ class _ClassLines:
         """Return the tenant's flow; a new or returning one starts at the virtual time, not before its own past."""
         flow = self.flows.get(tenant)
         if flow is None:
-            flow = self.flows[tenant] = Flow(self.plan.name, tenant)
-            flow.start_tag = max(self.virtual_time, self.idle_finish_tags.pop(tenant, 0.0))
+            start_tag = max(self.virtual_time, self.idle_finish_tags.pop(tenant, 0.0))
+            flow = self.flows[tenant] = Flow(self.plan.name, tenant, start_tag)
         return flow
 
     def forget(self, flow: Flow) -> None:
@@ -56,6 +56,8 @@ class Lane:
         self._order = order
         self._virtual_time = 0.0
         self._classes: dict[str, _ClassLines] = {}
+        self._head: Ticket | None = None
+        self._head_is_known = True
 
     def emptied(self, order: Order, classes: Mapping[str, ClassPlan]) -> Lane:
         """Return an empty lane in a new order that remembers how much each class and tenant was served.
@@ -76,7 +78,8 @@ class Lane:
     def append(self, ticket: Ticket) -> None:
         lines, flow = self._enter(ticket)
         flow.append(ticket)
-        self._refile(lines, flow)
+        if len(flow) == 1:
+            self._refile(lines, flow)
 
     def put_back(self, ticket: Ticket) -> None:
         """Return a ticket to the head of its flow and give its cost back to the flow and the class."""
@@ -107,6 +110,27 @@ class Lane:
 
     def head(self) -> Ticket | None:
         """Return the ticket that goes next, or None where none waits or all who wait are set aside."""
+        if not self._head_is_known:
+            self._head = self._find_head()
+            self._head_is_known = True
+        return self._head
+
+    def set_aside(self, class_plan: ClassPlan, tenant: str) -> None:
+        """Pass over a tenant (it is at its own running bound) until `bring_back`."""
+        lines = self._lines(class_plan)
+        lines.set_aside.add(tenant)
+        if tenant in lines.flows:
+            lines.ready.discard(lines.flows[tenant])
+            self._head_is_known = False
+
+    def bring_back(self, class_plan: ClassPlan, tenant: str) -> None:
+        lines = self._lines(class_plan)
+        if tenant in lines.set_aside:
+            lines.set_aside.discard(tenant)
+            if tenant in lines.flows:
+                self._refile(lines, lines.flows[tenant])
+
+    def _find_head(self) -> Ticket | None:
         best: Ticket | None = None
         best_key = None
         for lines in self._classes.values():
@@ -117,20 +141,6 @@ class Lane:
             if best is None or key < best_key:
                 best, best_key = first[0].head, key
         return best
-
-    def set_aside(self, class_plan: ClassPlan, tenant: str) -> None:
-        """Pass over a tenant (it is at its own running bound) until `bring_back`."""
-        lines = self._lines(class_plan)
-        lines.set_aside.add(tenant)
-        if tenant in lines.flows:
-            lines.ready.discard(lines.flows[tenant])
-
-    def bring_back(self, class_plan: ClassPlan, tenant: str) -> None:
-        lines = self._lines(class_plan)
-        if tenant in lines.set_aside:
-            lines.set_aside.discard(tenant)
-            if tenant in lines.flows:
-                self._refile(lines, lines.flows[tenant])
 
     def _lines(self, class_plan: ClassPlan) -> _ClassLines:
         lines = self._classes.get(class_plan.name)
@@ -145,6 +155,8 @@ class Lane:
         return lines, lines.flow(ticket.assignment.tenant)
 
     def _refile(self, lines: _ClassLines, flow: Flow) -> None:
+        """Put a flow whose head or tag changed in its place, or drop it once it is empty."""
+        self._head_is_known = False
         if not len(flow):
             lines.ready.discard(flow)
             lines.forget(flow)

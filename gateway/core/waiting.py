@@ -10,29 +10,30 @@ from collections.abc import Iterator, Mapping
 
 from gateway.core.estimate import DrainRate
 from gateway.core.lazy_heap import LazyHeap
+from gateway.core.line import Line
 from gateway.core.types import Assignment, LengthClass, LineSnapshot, Reason, Refusal, Resource, Ticket
 
 
-class _Line:
-    """What waits for one (service class, length class): sums, oldest, drain rate."""
+class _Share:
+    """What waits of one (service class, length class): its tickets, their sums, how fast they drain."""
 
-    __slots__ = ("body_bytes", "drain", "oldest", "prompt_tokens")
+    __slots__ = ("body_bytes", "drain", "prompt_tokens", "tickets")
 
     def __init__(self) -> None:
         self.prompt_tokens = 0
         self.body_bytes = 0
-        self.oldest: LazyHeap[Ticket] = LazyHeap()
+        self.tickets = Line()
         self.drain = DrainRate()
 
     def advance(self, now: float) -> None:
-        self.drain.advance(now, backlogged=len(self.oldest) > 0)
+        self.drain.advance(now, backlogged=len(self.tickets) > 0)
 
 
 class Waiting:
     """The waiting tickets of one pool, their sums and their deadlines."""
 
     def __init__(self) -> None:
-        self._lines: dict[tuple[str, LengthClass], _Line] = {}
+        self._shares: dict[tuple[str, LengthClass], _Share] = {}
         self._tenants: Counter[tuple[str, str]] = Counter()
         self._deadlines: LazyHeap[Ticket] = LazyHeap()
 
@@ -48,24 +49,27 @@ class Waiting:
 
     def join(self, ticket: Ticket, now: float) -> None:
         assignment = ticket.assignment
-        line = self._line(assignment)
-        line.advance(now)
-        line.prompt_tokens += assignment.prompt_tokens
-        line.body_bytes += assignment.body_bytes
-        line.oldest.push(ticket, ticket.offered_at)
+        share = self._share(assignment)
+        share.advance(now)
+        share.prompt_tokens += assignment.prompt_tokens
+        share.body_bytes += assignment.body_bytes
+        if ticket.requeues:
+            share.tickets.put_back(ticket)
+        else:
+            share.tickets.append(ticket)
         self._tenants[assignment.service_class, assignment.tenant] += 1
         self._deadlines.push(ticket, ticket.deadline)
 
     def leave(self, ticket: Ticket, now: float, *, served: bool) -> None:
         """Take the ticket out; `served`: it goes to an engine, which is what the drain rate measures."""
         assignment = ticket.assignment
-        line = self._line(assignment)
-        line.advance(now)
+        share = self._share(assignment)
+        share.advance(now)
         if served and ticket.offered_at < now:
-            line.drain.served(assignment.prompt_tokens)
-        line.prompt_tokens -= assignment.prompt_tokens
-        line.body_bytes -= assignment.body_bytes
-        line.oldest.discard(ticket)
+            share.drain.served(assignment.prompt_tokens)
+        share.prompt_tokens -= assignment.prompt_tokens
+        share.body_bytes -= assignment.body_bytes
+        share.tickets.remove(ticket)
         tenant = (assignment.service_class, assignment.tenant)
         self._tenants[tenant] -= 1
         if not self._tenants[tenant]:
@@ -77,11 +81,11 @@ class Waiting:
         name, queue = assignment.service_class, assignment.class_plan.queue
         requests = prompt_tokens = body_bytes = 0
         for length_class in LengthClass:
-            line = self._lines.get((name, length_class))
-            if line is not None:
-                requests += len(line.oldest)
-                prompt_tokens += line.prompt_tokens
-                body_bytes += line.body_bytes
+            share = self._shares.get((name, length_class))
+            if share is not None:
+                requests += len(share.tickets)
+                prompt_tokens += share.prompt_tokens
+                body_bytes += share.body_bytes
         held = (
             (Resource.REQUESTS, requests, queue.requests_max),
             (Resource.PROMPT_TOKENS, prompt_tokens, queue.prompt_tokens_max),
@@ -116,26 +120,25 @@ class Waiting:
 
     def drain_of(self, assignment: Assignment, now: float) -> tuple[int, float | None]:
         """Return the prompt tokens that wait in the assignment's class and length, and their rate per second."""
-        line = self._line(assignment)
-        line.advance(now)
-        return line.prompt_tokens, line.drain.tokens_per_s()
+        share = self._share(assignment)
+        share.advance(now)
+        return share.prompt_tokens, share.drain.tokens_per_s()
 
     def lines(self) -> Mapping[tuple[str, LengthClass], LineSnapshot]:
-        return {name: _snapshot(line) for name, line in self._lines.items()}
+        return {name: _snapshot(share) for name, share in self._shares.items()}
 
-    def _line(self, assignment: Assignment) -> _Line:
+    def _share(self, assignment: Assignment) -> _Share:
         name = (assignment.service_class, assignment.length_class)
-        line = self._lines.get(name)
-        if line is None:
-            line = self._lines[name] = _Line()
-        return line
+        share = self._shares.get(name)
+        if share is None:
+            share = self._shares[name] = _Share()
+        return share
 
 
-def _snapshot(line: _Line) -> LineSnapshot:
-    first = line.oldest.peek()
+def _snapshot(share: _Share) -> LineSnapshot:
     return LineSnapshot(
-        requests=len(line.oldest),
-        prompt_tokens=line.prompt_tokens,
-        body_bytes=line.body_bytes,
-        oldest_offered_at=None if first is None else first[1],
+        requests=len(share.tickets),
+        prompt_tokens=share.prompt_tokens,
+        body_bytes=share.body_bytes,
+        oldest_offered_at=share.tickets.head.offered_at if len(share.tickets) else None,
     )
