@@ -38,6 +38,7 @@ from gateway.core.types import (
 )
 from gateway.core.waiting import Waiting
 
+_CUT = frozenset({Outcome.CLIENT_GONE, Outcome.TIMED_OUT})
 _EMPTY_LINE = LineSnapshot(requests=0, prompt_tokens=0, body_bytes=0, oldest_offered_at=None)
 
 
@@ -89,8 +90,10 @@ class Admission:
         ticket.first_token_at = now
         assert ticket.engine is not None
         assert ticket.dispatched_at is not None
-        self._fleet[ticket.engine].ledger.release_prefill(ticket)
-        return [FirstToken(ticket, now - ticket.dispatched_at), *self.tick(now)]
+        engine_ttft_s = now - ticket.dispatched_at
+        self._fleet[ticket.engine].first_token(ticket, engine_ttft_s)
+        self._fleet.note_due()
+        return [FirstToken(ticket, engine_ttft_s), *self.tick(now)]
 
     def finish(self, ticket: Ticket, outcome: Outcome, now: float) -> list[Event]:
         """End a ticket in whatever state it is. Idempotent: a ticket ends once, with the first outcome."""
@@ -101,7 +104,7 @@ class Admission:
             waited_s = now - ticket.offered_at
             self._leave_line(ticket, now)
         else:
-            self._leave_engine(ticket)
+            self._leave_engine(ticket, now, cut=outcome in _CUT)
         ticket.state = TicketState.ENDED
         return [Finished(ticket, outcome, waited_s), *self.tick(now)]
 
@@ -114,7 +117,7 @@ class Admission:
         assert ticket.first_token_at is None, "an engine that has answered cannot have had no room"
         assert ticket.engine is not None
         self._fleet.pause(ticket.engine, now + pause_s)
-        self._leave_engine(ticket)
+        self._leave_engine(ticket, now, cut=False)
         ticket.state, ticket.engine, ticket.dispatched_at = TicketState.WAITING, None, None
         ticket.requeues += 1
         self._waiting.join(ticket, now)
@@ -131,9 +134,9 @@ class Admission:
         """Return when `tick` has something to do although nobody calls, or None."""
         first = self._waiting.next_deadline()
         if first is None:
-            return None
-        resumes_at = self._fleet.resumes_at()
-        return first[1] if resumes_at is None else min(first[1], resumes_at)
+            return self._fleet.due_at
+        times = (first[1], self._fleet.resumes_at, self._fleet.due_at)
+        return min(time for time in times if time is not None)
 
     def set_up(self, engine: str, up: bool, now: float) -> list[Event]:
         """Note that an engine can be reached, or cannot. Waiting tickets keep their place either way."""
@@ -240,13 +243,14 @@ class Admission:
 
     def _dispatch(self, now: float) -> list[Event]:
         events: list[Event] = []
-        self._fleet.resume(now)
+        self._fleet.settle(now)
         while self._waiting and (choice := self._fleet.choose(self._heads())) is not None:
             ticket, engine = choice
-            ticket.cost = float(ticket.assignment.prompt_tokens + ticket.assignment.output_tokens_max)
+            ticket.cost = engine.cost_s(ticket.assignment)
             self._lane(ticket).serve(ticket)
             self._waiting.leave(ticket, now, served=True)
-            engine.ledger.charge(ticket)
+            engine.take(ticket, now)
+            self._fleet.note_due()
             ticket.state, ticket.engine, ticket.dispatched_at = TicketState.RUNNING, engine.name, now
             self._running[ticket.id] = ticket
             self._tenants_running[ticket.assignment.service_class, ticket.assignment.tenant] += 1
@@ -258,11 +262,12 @@ class Admission:
     def _heads(self) -> list[Ticket]:
         return [head for lane in self._lanes.values() if (head := lane.head()) is not None]
 
-    def _leave_engine(self, ticket: Ticket) -> None:
+    def _leave_engine(self, ticket: Ticket, now: float, *, cut: bool) -> None:
         assert ticket.engine is not None
         engine = self._fleet[ticket.engine]
-        engine.ledger.release(ticket)
+        engine.leave(ticket, now, cut=cut)
         self._fleet.drop_if_idle(engine)
+        self._fleet.note_due()
         del self._running[ticket.id]
         owner = (ticket.assignment.service_class, ticket.assignment.tenant)
         self._tenants_running[owner] -= 1

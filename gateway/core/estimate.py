@@ -5,10 +5,13 @@ Owns the measured drain rates. A rate counts only the time in which something wa
 
 from __future__ import annotations
 
+from collections import deque
 from math import ceil, exp
 
 _MEMORY_S = 20.0
 _MEASURED_S_MIN = 0.5
+_VALUES_KEPT = 256
+_VALUES_MIN = 20
 RETRY_AFTER_S_MIN = 1.0
 RETRY_AFTER_S_MAX = 60.0
 
@@ -43,6 +46,28 @@ class DrainRate:
         return self._tokens / self._backlogged_s
 
 
+class Quantile:
+    """Quantiles of the last 256 values; None while fewer than 20 were seen."""
+
+    __slots__ = ("_sorted", "_values")
+
+    def __init__(self) -> None:
+        self._values: deque[float] = deque(maxlen=_VALUES_KEPT)
+        self._sorted: list[float] | None = None
+
+    def add(self, value: float) -> None:
+        self._values.append(value)
+        self._sorted = None
+
+    def at(self, share: float) -> float | None:
+        """Return the value that `share` of the kept values do not exceed."""
+        if len(self._values) < _VALUES_MIN:
+            return None
+        if self._sorted is None:
+            self._sorted = sorted(self._values)
+        return self._sorted[min(len(self._sorted) - 1, ceil(share * (len(self._sorted) + 1)) - 1)]
+
+
 def retry_after_s(*, waiting_tokens: int, tokens_per_s: float | None, wait_s_max: float, jitter: float) -> float:
     """Return when the line is expected to have drained, 1 to 60 seconds.
 
@@ -50,7 +75,3 @@ def retry_after_s(*, waiting_tokens: int, tokens_per_s: float | None, wait_s_max
     """
     expected = wait_s_max if tokens_per_s is None else waiting_tokens / tokens_per_s
     return min(RETRY_AFTER_S_MAX, max(RETRY_AFTER_S_MIN, expected * (1.0 + 0.25 * jitter)))
-
-
-def whole_seconds(retry_after: float) -> int:
-    return ceil(retry_after)

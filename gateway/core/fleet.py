@@ -1,6 +1,6 @@
 """The engines of one pool: which are up, what each still has room for, and which one takes a ticket.
 
-Owns each engine's ledger and its pauses. Knows no line and no deadline: it is asked about heads, and answers.
+Owns the engines and their pauses. Knows no line and no deadline: it is asked about heads, and answers.
 """
 
 from __future__ import annotations
@@ -8,22 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 
-from gateway.core.ledger import USED_BY, Budget, Ledger, caps_of
+from gateway.core.engine import Engine
+from gateway.core.ledger import USED_BY, Budget
 from gateway.core.plan import AdmissionPlan
 from gateway.core.types import EngineSnapshot, EngineSpec, LengthClass, Ticket
-
-
-class Engine:
-    """One engine: its ledger, whether it can be reached, and until when it gets nothing new."""
-
-    __slots__ = ("ledger", "name", "paused_until", "retired", "up")
-
-    def __init__(self, spec: EngineSpec, admission: AdmissionPlan) -> None:
-        self.name = spec.name
-        self.ledger = Ledger(caps_of(admission, spec.limits))
-        self.up = True
-        self.retired = False
-        self.paused_until: float | None = None
 
 
 _age = attrgetter("id")
@@ -35,6 +23,7 @@ class Fleet:
     def __init__(self, specs: Sequence[EngineSpec], admission: AdmissionPlan) -> None:
         self._engines = {spec.name: Engine(spec, admission) for spec in specs}
         self.kv_block_tokens = _kv_block_tokens(specs)
+        self._due_at: float | None = None
         self._take_note()
 
     def __getitem__(self, name: str) -> Engine:
@@ -54,17 +43,33 @@ class Fleet:
         engine.paused_until = until if engine.paused_until is None else max(engine.paused_until, until)
         self._take_note()
 
-    def resume(self, now: float) -> None:
-        """End the pauses that are over."""
+    def settle(self, now: float) -> None:
+        """End the pauses that are over, and give back the charges that are due."""
+        if self._due_at is not None and self._due_at <= now:
+            for engine in list(self._engines.values()):
+                engine.settle(now)
+                self.drop_if_idle(engine)
+            self.note_due()
         if self._resumes_at is not None and self._resumes_at <= now:
             for engine in self._engines.values():
                 if engine.paused_until is not None and engine.paused_until <= now:
                     engine.paused_until = None
             self._take_note()
 
+    @property
     def resumes_at(self) -> float | None:
-        """Return when the next pause ends, or None where no engine is paused."""
+        """When the next pause ends; None where no engine is paused."""
         return self._resumes_at
+
+    @property
+    def due_at(self) -> float | None:
+        """When the next charge goes back by itself; None where none does."""
+        return self._due_at
+
+    def note_due(self) -> None:
+        """Look again when charges are due; called after every take and leave of an engine."""
+        dues = [due for engine in self._engines.values() if (due := engine.due_at()) is not None]
+        self._due_at = min(dues, default=None)
 
     def choose(self, heads: Sequence[Ticket]) -> tuple[Ticket, Engine] | None:
         """Choose which head goes next and where; None when none can go.
@@ -95,7 +100,7 @@ class Fleet:
                 self._engines[spec.name] = Engine(spec, admission)
             else:
                 engine.retired = False
-                engine.ledger.set_caps(caps_of(admission, spec.limits))
+                engine.configure(spec, admission)
         self.kv_block_tokens = _kv_block_tokens(specs)
         for name in self._engines.keys() - {spec.name for spec in specs}:
             self._engines[name].retired = True
@@ -103,7 +108,7 @@ class Fleet:
         self._take_note()
 
     def drop_if_idle(self, engine: Engine) -> None:
-        if engine.retired and not len(engine.ledger):
+        if engine.retired and not len(engine.ledger) and engine.name in self._engines:
             del self._engines[engine.name]
 
     def _take_note(self) -> None:

@@ -87,7 +87,10 @@ class _Charge:
 
 
 class Ledger:
-    """The charges of one engine against its caps. Every total is changed here alone."""
+    """The charges of one engine against its caps. Every total is changed here alone.
+
+    prefills: requests whose prefill charge is still held.
+    """
 
     def __init__(self, caps: Mapping[Budget, int]) -> None:
         self.set_caps(caps)
@@ -95,6 +98,7 @@ class Ledger:
         self._charges: dict[int, _Charge] = {}
         self._running: Counter[tuple[str, LengthClass]] = Counter()
         self._prefill_tokens = dict.fromkeys(LengthClass, 0)
+        self.prefills = 0
 
     def set_caps(self, caps: Mapping[Budget, int]) -> None:
         """Hold all further charges against these; what is charged beyond a smaller cap leaves by attrition."""
@@ -118,6 +122,7 @@ class Ledger:
         assignment = ticket.assignment
         self._running[assignment.service_class, assignment.length_class] += 1
         self._prefill_tokens[assignment.length_class] += assignment.prompt_tokens
+        self.prefills += 1
 
     def release_prefill(self, ticket: Ticket) -> None:
         """Give back what only the prefill holds. Again, or after `release`: nothing happens."""
@@ -128,22 +133,25 @@ class Ledger:
         budget, amount = charge.needs[0]
         self._used[budget] -= amount
         self._prefill_tokens[ticket.assignment.length_class] -= ticket.assignment.prompt_tokens
+        self.prefills -= 1
 
     def release(self, ticket: Ticket) -> None:
         """Give back everything that is still held. Again: nothing happens."""
         self.release_prefill(ticket)
         charge = self._charges.pop(ticket.id, None)
-        if charge is None:
-            return
-        for budget, amount in charge.needs[1:]:
-            self._used[budget] -= amount
+        if charge is not None:
+            for budget, amount in charge.needs[1:]:
+                self._used[budget] -= amount
+
+    def left(self, ticket: Ticket) -> None:
+        """The request has ended; its charges stay until `release`, because the step in flight still holds them."""
         self._running[ticket.assignment.service_class, ticket.assignment.length_class] -= 1
 
     def used(self, budget: Budget) -> int:
         return self._used[budget]
 
     def prefill_tokens(self, length_class: LengthClass) -> int:
-        """Prompt tokens dispatched whose first token has not come."""
+        """Prompt tokens dispatched whose prefill charge is still held."""
         return self._prefill_tokens[length_class]
 
     def running(self) -> Mapping[tuple[str, LengthClass], int]:

@@ -157,7 +157,11 @@ Needs = tuple[tuple[int, int], ...]
 
 @dataclass(eq=False, slots=True)
 class Ticket:
-    """One request inside admission, from offer to its single end. Changed by Admission alone."""
+    """One request inside admission, from offer to its single end. Changed by Admission alone.
+
+    deadline: of the wait, seconds since the epoch. cost: engine seconds it was charged in fair queueing.
+    prefill_s: its own prefill as predicted at dispatch, seconds.
+    """
 
     id: int
     assignment: Assignment
@@ -169,6 +173,7 @@ class Ticket:
     dispatched_at: float | None = None
     first_token_at: float | None = None
     cost: float = 0.0
+    prefill_s: float = 0.0
     requeues: int = 0
 
 
@@ -245,6 +250,16 @@ class EngineLimits:
     max_num_seqs: int | None = None
     kv_tokens: int | None = None
     kv_block_tokens: int = 16
+
+    @property
+    def step_tokens(self) -> int:
+        """Tokens of one whole step: vLLM's default for a server without a large GPU where it is not known."""
+        return self.max_num_batched_tokens or 2048
+
+    @property
+    def chunk_tokens(self) -> int:
+        """What one step computes of a prompt that shares the engine with others."""
+        return min(self.long_prefill_token_threshold or self.step_tokens, self.step_tokens)
 
 
 @dataclass(frozen=True, slots=True)

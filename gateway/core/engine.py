@@ -1,0 +1,119 @@
+"""One engine as admission sees it: its ledger, whether it takes work, and how long its prefills take.
+
+Owns the charges that outlive their request (an abort takes effect at a step border) and those that end before it is
+heard of (a whole answer's first byte comes long after its prefill). Chooses nothing.
+"""
+
+from __future__ import annotations
+
+from math import ceil
+
+from gateway.core.estimate import Quantile
+from gateway.core.lazy_heap import LazyHeap
+from gateway.core.ledger import Ledger, caps_of
+from gateway.core.plan import AdmissionPlan, NonStreamRelease
+from gateway.core.steptime import StepFit
+from gateway.core.types import Assignment, EngineSpec, LengthClass, Ticket, TicketState
+
+_RELEASE_CONFIDENCE = 0.95
+_STEPS_IN_FLIGHT = 2
+_BELIEVED_RATIOS = (0.5, 3.0)
+
+
+class Engine:
+    """paused_until: it gets nothing new before. retired: gone from the configuration, dropped once idle."""
+
+    __slots__ = (
+        "_alone",
+        "_due",
+        "_ratios",
+        "_release",
+        "fit",
+        "ledger",
+        "limits",
+        "name",
+        "paused_until",
+        "retired",
+        "up",
+    )
+
+    def __init__(self, spec: EngineSpec, admission: AdmissionPlan) -> None:
+        self.name = spec.name
+        self.fit = StepFit()
+        self.ledger = Ledger({})
+        self.up = True
+        self.retired = False
+        self.paused_until: float | None = None
+        self._ratios = {length: Quantile() for length in LengthClass}
+        self._alone: Ticket | None = None
+        self._due: LazyHeap[Ticket] = LazyHeap()
+        self.configure(spec, admission)
+
+    def configure(self, spec: EngineSpec, admission: AdmissionPlan) -> None:
+        self.limits = spec.limits
+        self._release = admission.non_stream_release
+        self.ledger.set_caps(caps_of(admission, spec.limits))
+
+    def cost_s(self, assignment: Assignment) -> float:
+        """Predict the engine seconds that a request takes: its prefill, and what its decoding adds to the steps."""
+        model, longest = self.fit.model, assignment.longest_prompt_tokens
+        repeats = assignment.prompt_tokens / longest if longest else 1.0
+        prefill_s = repeats * model.prefill_s(longest, self.limits.chunk_tokens)
+        return prefill_s + assignment.sequences * model.decode_s(assignment.output_tokens_max, longest)
+
+    def take(self, ticket: Ticket, now: float) -> None:
+        """Charge a ticket that is sent now."""
+        self._alone = None if self.ledger.prefills else ticket
+        self.ledger.charge(ticket)
+        ticket.prefill_s = self.fit.model.prefill_s(ticket.assignment.prompt_tokens, self.limits.chunk_tokens)
+        if self._release is NonStreamRelease.ESTIMATE and not ticket.assignment.stream:
+            ratio = self._ratios[ticket.assignment.length_class].at(_RELEASE_CONFIDENCE)
+            if ratio is not None:
+                self._due.push(ticket, now + ratio * ticket.prefill_s)
+
+    def first_token(self, ticket: Ticket, engine_ttft_s: float) -> None:
+        """Give the prefill charge back, and learn from it where the prefill had the engine to itself."""
+        self.ledger.release_prefill(ticket)
+        self._due.discard(ticket)
+        if ticket.assignment.stream:
+            self._ratios[ticket.assignment.length_class].add(engine_ttft_s / ticket.prefill_s)
+            if self._alone is ticket:
+                self._learn(ticket, engine_ttft_s)
+        if self._alone is ticket:
+            self._alone = None
+
+    def leave(self, ticket: Ticket, now: float, *, cut: bool) -> None:
+        """End a ticket's stay; `cut`: the gateway aborted it, so it holds its place until the steps in flight end."""
+        self.ledger.left(ticket)
+        self._due.discard(ticket)
+        if self._alone is ticket:
+            self._alone = None
+        model = self.fit.model
+        if model.fitted and cut:
+            context = ticket.assignment.longest_prompt_tokens
+            self._due.push(ticket, now + _STEPS_IN_FLIGHT * model.step_s(self.limits.chunk_tokens, context))
+        else:
+            self.ledger.release(ticket)
+
+    def settle(self, now: float) -> None:
+        """Give back what is due: the whole charge of a ticket that ended, the prefill charge of one that runs."""
+        while (first := self._due.peek()) is not None and first[1] <= now:
+            ticket = first[0]
+            self._due.discard(ticket)
+            if ticket.state is TicketState.RUNNING:
+                self.ledger.release_prefill(ticket)
+            else:
+                self.ledger.release(ticket)
+
+    def due_at(self) -> float | None:
+        first = self._due.peek()
+        return None if first is None else first[1]
+
+    def _learn(self, ticket: Ticket, engine_ttft_s: float) -> None:
+        low, high = _BELIEVED_RATIOS
+        if self.fit.model.fitted and not low <= engine_ttft_s / ticket.prefill_s <= high:
+            return
+        tokens = ticket.assignment.prompt_tokens
+        # vLLM does not apply the threshold to a request that has the engine to itself.
+        chunk = self.limits.step_tokens if len(self.ledger) == 1 else self.limits.chunk_tokens
+        self.fit.observe(prompt_tokens=tokens, steps=ceil(tokens / chunk), seconds=engine_ttft_s)

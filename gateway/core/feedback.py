@@ -1,0 +1,91 @@
+"""How many long prompts an engine may prefill at once, steered by what the short class gets.
+
+Additive increase, multiplicative decrease on the long-prefill budget, toward the short class's time to first token;
+below one long at a time, a pause between longs (the duty). Judged once a second by the share of shorts that missed,
+with a binomial margin, on at least 30 of them: never by one slow request, never by end-to-end time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import sqrt
+
+_JUDGED_EVERY_S = 1.0
+_SHORTS_MIN = 30
+_MISSED_TOLERATED = 0.05
+_MISSED_LOW = 0.02
+_ONE_SIDED_95 = 1.64
+_BACKLOGGED_S_MIN = 5.0
+_DUTY_MIN = 0.2
+_DUTY_DOWN = 0.7
+_DUTY_UP = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class LongAllowance:
+    """prefills: K, at least 1. duty: share of the time in which a long may be in prefill, in (0, 1]."""
+
+    prefills: int
+    duty: float
+
+    def pause_s(self, prefill_s: float) -> float:
+        """Return how long the next long waits after one that was in prefill for `prefill_s`."""
+        return prefill_s * (1.0 - self.duty) / self.duty
+
+
+class LongControl:
+    """The controller of one engine. ttft_s: the objective, from arrival to the first token of a short."""
+
+    def __init__(self, *, prefills_max: int, ttft_s: float) -> None:
+        self._prefills_max = prefills_max
+        self._ttft_s = ttft_s
+        self._judge_at: float | None = None
+        self._shorts = 0
+        self._missed = 0
+        self._backlogged_since: float | None = None
+        self.allowance = LongAllowance(prefills=1, duty=1.0)
+
+    def configure(self, *, prefills_max: int, ttft_s: float) -> None:
+        self._prefills_max = prefills_max
+        self._ttft_s = ttft_s
+        allowed = self.allowance
+        self.allowance = LongAllowance(min(allowed.prefills, prefills_max), allowed.duty)
+
+    def short_served(self, *, waited_s: float, engine_ttft_s: float) -> None:
+        """Note one short's first token; its wait in line is admission's, and only narrows what the engine has left."""
+        self._shorts += 1
+        self._missed += engine_ttft_s > max(0.0, self._ttft_s - waited_s)
+
+    def judge(self, now: float, *, longs_wait: bool) -> bool:
+        """Adjust the allowance where it is time to; True where it changed."""
+        if not longs_wait:
+            self._backlogged_since = None
+        elif self._backlogged_since is None:
+            self._backlogged_since = now
+        if self._judge_at is None:
+            self._judge_at = now + _JUDGED_EVERY_S
+        if now < self._judge_at or self._shorts < _SHORTS_MIN:
+            return False
+        self._judge_at = now + _JUDGED_EVERY_S
+        missed, shorts = self._missed / self._shorts, self._shorts
+        self._shorts = self._missed = 0
+        before = self.allowance
+        margin = _ONE_SIDED_95 * sqrt(_MISSED_TOLERATED * (1 - _MISSED_TOLERATED) / shorts)
+        if missed > _MISSED_TOLERATED + margin:
+            self.allowance = self._less(before)
+        elif missed < _MISSED_LOW and self._backlogged_for(now) >= _BACKLOGGED_S_MIN:
+            self.allowance = self._more(before)
+        return self.allowance != before
+
+    def _less(self, allowed: LongAllowance) -> LongAllowance:
+        if allowed.prefills > 1:
+            return LongAllowance(allowed.prefills - 1, allowed.duty)
+        return LongAllowance(1, max(_DUTY_MIN, allowed.duty * _DUTY_DOWN))
+
+    def _more(self, allowed: LongAllowance) -> LongAllowance:
+        if allowed.duty < 1.0:
+            return LongAllowance(allowed.prefills, min(1.0, allowed.duty + _DUTY_UP))
+        return LongAllowance(min(self._prefills_max, allowed.prefills + 1), 1.0)
+
+    def _backlogged_for(self, now: float) -> float:
+        return 0.0 if self._backlogged_since is None else now - self._backlogged_since
