@@ -39,6 +39,7 @@ from gateway.core.types import (
 from gateway.core.waiting import Waiting
 
 _CUT = frozenset({Outcome.CLIENT_GONE, Outcome.TIMED_OUT})
+_PROBE_EACH = 100
 _EMPTY_LINE = LineSnapshot(requests=0, prompt_tokens=0, body_bytes=0, oldest_offered_at=None)
 
 
@@ -48,12 +49,13 @@ class Admission:
     def __init__(self, plan: Plan, engines: Sequence[EngineSpec], seed: int = 0) -> None:
         self._seed = seed
         self._offers = 0
+        self._misses = 0
         self._waiting = Waiting()
         self._running: dict[int, Ticket] = {}
         self._tenants_running: Counter[tuple[str, str]] = Counter()
         self._drain_at: float | None = None
         self._plan = plan
-        self._fleet = Fleet(engines, plan.admission)
+        self._fleet = Fleet(engines, plan)
         self._lanes = {lane: Lane(order_of(plan.order)) for lane in _lane_names(plan)}
 
     # ── what the gate calls ──
@@ -66,6 +68,10 @@ class Admission:
         closed = self._closed(ticket)
         if closed is not None:
             events.append(self._refuse(ticket, closed, now))
+            return ticket, events
+        hopeless = self._predicted_miss(ticket, now)
+        if hopeless is not None:
+            events.append(self._refuse(ticket, hopeless, now))
             return ticket, events
         ticket.needs = needs_of(assignment, self._fleet.kv_block_tokens)
         self._waiting.join(ticket, now)
@@ -91,7 +97,9 @@ class Admission:
         assert ticket.engine is not None
         assert ticket.dispatched_at is not None
         engine_ttft_s = now - ticket.dispatched_at
-        self._fleet[ticket.engine].first_token(ticket, engine_ttft_s)
+        engine = self._fleet[ticket.engine]
+        engine.first_token(ticket, engine_ttft_s, now)
+        engine.judge(now, longs_wait=self._lane_for(LengthClass.LONG).head() is not None)
         self._fleet.note_due()
         return [FirstToken(ticket, engine_ttft_s), *self.tick(now)]
 
@@ -163,7 +171,7 @@ class Admission:
         """
         waiting = self._in_line()
         self._plan = plan
-        self._fleet.configure(engines, plan.admission)
+        self._fleet.configure(engines, plan)
         order = order_of(plan.order)
         self._lanes = {name: self._lane_for(name).emptied(order, plan.classes) for name in _lane_names(plan)}
         for ticket in waiting:
@@ -193,6 +201,32 @@ class Admission:
                 retry_after_s=self._retry_after_s(ticket, ticket.offered_at),
             )
         return None
+
+    def _predicted_miss(self, ticket: Ticket, now: float) -> Refusal | None:
+        """Refuse at arrival what would wait past its deadline, at the plan's confidence; a few are let in as probes.
+
+        Nothing is refused without measurements, nor by a line in which nothing waits.
+        """
+        confidence = self._plan.early_rejection
+        if confidence is None:
+            return None
+        assignment = ticket.assignment
+        ticket.predicted_wait_s = self._waiting.predict_wait_s(assignment, now)
+        ratio = self._waiting.wait_ratio(assignment, confidence)
+        if ticket.predicted_wait_s is None or ratio is None:
+            return None
+        predicted_s = ticket.predicted_wait_s * ratio
+        if predicted_s <= assignment.wait_s_max:
+            return None
+        self._misses += 1
+        if self._misses % _PROBE_EACH == 0:
+            return None
+        return Refusal(
+            Reason.PREDICTED_MISS,
+            f"The wait is predicted to pass its deadline of {assignment.wait_s_max:g} s.",
+            limit=assignment.wait_s_max,
+            observed=round(predicted_s, 3),
+        )
 
     def _draining(self, ticket: Ticket) -> Refusal:
         message = "This gateway is shutting down; try again, another instance will answer."

@@ -9,9 +9,10 @@ from __future__ import annotations
 from math import ceil
 
 from gateway.core.estimate import Quantile
+from gateway.core.feedback import LongControl
 from gateway.core.lazy_heap import LazyHeap
-from gateway.core.ledger import Ledger, caps_of
-from gateway.core.plan import AdmissionPlan, NonStreamRelease
+from gateway.core.ledger import Budget, Ledger, caps_of
+from gateway.core.plan import NonStreamRelease, Plan
 from gateway.core.steptime import StepFit
 from gateway.core.types import Assignment, EngineSpec, LengthClass, Ticket, TicketState
 
@@ -25,9 +26,11 @@ class Engine:
 
     __slots__ = (
         "_alone",
+        "_control",
         "_due",
+        "_longs_from",
+        "_plan",
         "_ratios",
-        "_release",
         "fit",
         "ledger",
         "limits",
@@ -37,7 +40,7 @@ class Engine:
         "up",
     )
 
-    def __init__(self, spec: EngineSpec, admission: AdmissionPlan) -> None:
+    def __init__(self, spec: EngineSpec, plan: Plan) -> None:
         self.name = spec.name
         self.fit = StepFit()
         self.ledger = Ledger({})
@@ -47,12 +50,28 @@ class Engine:
         self._ratios = {length: Quantile() for length in LengthClass}
         self._alone: Ticket | None = None
         self._due: LazyHeap[Ticket] = LazyHeap()
-        self.configure(spec, admission)
+        self._control: LongControl | None = None
+        self._longs_from: float | None = None
+        self.configure(spec, plan)
 
-    def configure(self, spec: EngineSpec, admission: AdmissionPlan) -> None:
+    def configure(self, spec: EngineSpec, plan: Plan) -> None:
+        """Take the limits of `spec` and the budgets of `plan`; what was learned of the engine stays."""
         self.limits = spec.limits
-        self._release = admission.non_stream_release
-        self.ledger.set_caps(caps_of(admission, spec.limits))
+        self._plan = plan
+        prefills_max = plan.admission.long_prefills_max
+        if plan.feedback is None or prefills_max is None:
+            self._control, self._longs_from = None, None
+        else:
+            self._control = self._control or LongControl()
+            self._control.configure(prefills_max=prefills_max, ttft_s=plan.feedback.short_ttft_ms / 1000)
+        self._set_caps()
+
+    def lacking(self, ticket: Ticket) -> int:
+        """Return the budgets that stand in the ticket's way, as a mask; 0: it can be sent now."""
+        mask = self.ledger.lacking(ticket.needs)
+        if self._longs_from is not None and ticket.assignment.length_class is LengthClass.LONG:
+            mask |= 1 << Budget.LONG_PREFILLS
+        return mask
 
     def cost_s(self, assignment: Assignment) -> float:
         """Predict the engine seconds that a request takes: its prefill, and what its decoding adds to the steps."""
@@ -66,12 +85,12 @@ class Engine:
         self._alone = None if self.ledger.prefills else ticket
         self.ledger.charge(ticket)
         ticket.prefill_s = self.fit.model.prefill_s(ticket.assignment.prompt_tokens, self.limits.chunk_tokens)
-        if self._release is NonStreamRelease.ESTIMATE and not ticket.assignment.stream:
+        if self._plan.admission.non_stream_release is NonStreamRelease.ESTIMATE and not ticket.assignment.stream:
             ratio = self._ratios[ticket.assignment.length_class].at(_RELEASE_CONFIDENCE)
             if ratio is not None:
                 self._due.push(ticket, now + ratio * ticket.prefill_s)
 
-    def first_token(self, ticket: Ticket, engine_ttft_s: float) -> None:
+    def first_token(self, ticket: Ticket, engine_ttft_s: float, now: float) -> None:
         """Give the prefill charge back, and learn from it where the prefill had the engine to itself."""
         self.ledger.release_prefill(ticket)
         self._due.discard(ticket)
@@ -81,6 +100,13 @@ class Engine:
                 self._learn(ticket, engine_ttft_s)
         if self._alone is ticket:
             self._alone = None
+        if self._control is not None:
+            self._steer(self._control, ticket, engine_ttft_s, now)
+
+    def judge(self, now: float, *, longs_wait: bool) -> None:
+        """Adjust the long-prefill budget to what shorts got, where the plan asks for it."""
+        if self._control is not None and self._control.judge(now, longs_wait=longs_wait):
+            self._set_caps()
 
     def leave(self, ticket: Ticket, now: float, *, cut: bool) -> None:
         """End a ticket's stay; `cut`: the gateway aborted it, so it holds its place until the steps in flight end."""
@@ -97,6 +123,8 @@ class Engine:
 
     def settle(self, now: float) -> None:
         """Give back what is due: the whole charge of a ticket that ended, the prefill charge of one that runs."""
+        if self._longs_from is not None and self._longs_from <= now:
+            self._longs_from = None
         while (first := self._due.peek()) is not None and first[1] <= now:
             ticket = first[0]
             self._due.discard(ticket)
@@ -106,8 +134,25 @@ class Engine:
                 self.ledger.release(ticket)
 
     def due_at(self) -> float | None:
+        """Return when `settle` has something to do, or None."""
         first = self._due.peek()
-        return None if first is None else first[1]
+        times = (self._longs_from, None if first is None else first[1])
+        return min((time for time in times if time is not None), default=None)
+
+    def _set_caps(self) -> None:
+        caps = caps_of(self._plan.admission, self.limits)
+        if self._control is not None:
+            caps[Budget.LONG_PREFILLS] = self._control.allowance.prefills
+        self.ledger.set_caps(caps)
+
+    def _steer(self, control: LongControl, ticket: Ticket, engine_ttft_s: float, now: float) -> None:
+        if ticket.assignment.length_class is LengthClass.SHORT:
+            if ticket.assignment.stream and ticket.dispatched_at is not None:
+                control.short_served(waited_s=ticket.dispatched_at - ticket.offered_at, engine_ttft_s=engine_ttft_s)
+        else:
+            pause_s = control.allowance.pause_s(engine_ttft_s)
+            if pause_s > 0.0:
+                self._longs_from = now + pause_s
 
     def _learn(self, ticket: Ticket, engine_ttft_s: float) -> None:
         low, high = _BELIEVED_RATIOS

@@ -34,11 +34,11 @@ class LongAllowance:
 
 
 class LongControl:
-    """The controller of one engine. ttft_s: the objective, from arrival to the first token of a short."""
+    """The controller of one engine; it starts cautious, at one long at a time."""
 
-    def __init__(self, *, prefills_max: int, ttft_s: float) -> None:
-        self._prefills_max = prefills_max
-        self._ttft_s = ttft_s
+    def __init__(self) -> None:
+        self._prefills_max = 1
+        self._ttft_s = float("inf")
         self._judge_at: float | None = None
         self._shorts = 0
         self._missed = 0
@@ -46,6 +46,7 @@ class LongControl:
         self.allowance = LongAllowance(prefills=1, duty=1.0)
 
     def configure(self, *, prefills_max: int, ttft_s: float) -> None:
+        """Set the bound and the objective. ttft_s: from arrival to the first token of a short, seconds."""
         self._prefills_max = prefills_max
         self._ttft_s = ttft_s
         allowed = self.allowance

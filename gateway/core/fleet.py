@@ -10,9 +10,8 @@ from operator import attrgetter
 
 from gateway.core.engine import Engine
 from gateway.core.ledger import USED_BY, Budget
-from gateway.core.plan import AdmissionPlan
+from gateway.core.plan import Plan
 from gateway.core.types import EngineSnapshot, EngineSpec, LengthClass, Ticket
-
 
 _age = attrgetter("id")
 
@@ -20,8 +19,8 @@ _age = attrgetter("id")
 class Fleet:
     """Late binding: a ticket meets its engine at dispatch, never earlier."""
 
-    def __init__(self, specs: Sequence[EngineSpec], admission: AdmissionPlan) -> None:
-        self._engines = {spec.name: Engine(spec, admission) for spec in specs}
+    def __init__(self, specs: Sequence[EngineSpec], plan: Plan) -> None:
+        self._engines = {spec.name: Engine(spec, plan) for spec in specs}
         self.kv_block_tokens = _kv_block_tokens(specs)
         self._due_at: float | None = None
         self._take_note()
@@ -81,7 +80,7 @@ class Fleet:
         passed: list[list[int]] = []
         for head in sorted(heads, key=_age) if len(heads) > 1 else heads:
             uses_not = ~USED_BY[head.assignment.length_class]
-            lacking = [engine.ledger.lacking(head.needs) for engine in self._open]
+            lacking = [engine.lacking(head) for engine in self._open]
             free = [
                 engine
                 for at, engine in enumerate(self._open)
@@ -92,15 +91,15 @@ class Fleet:
             passed.append(lacking)
         return None
 
-    def configure(self, specs: Sequence[EngineSpec], admission: AdmissionPlan) -> None:
+    def configure(self, specs: Sequence[EngineSpec], plan: Plan) -> None:
         """Take new engines and limits; an engine that is gone gets nothing new and is dropped once it is idle."""
         for spec in specs:
             engine = self._engines.get(spec.name)
             if engine is None:
-                self._engines[spec.name] = Engine(spec, admission)
+                self._engines[spec.name] = Engine(spec, plan)
             else:
                 engine.retired = False
-                engine.configure(spec, admission)
+                engine.configure(spec, plan)
         self.kv_block_tokens = _kv_block_tokens(specs)
         for name in self._engines.keys() - {spec.name for spec in specs}:
             self._engines[name].retired = True

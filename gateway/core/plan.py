@@ -104,6 +104,13 @@ class AdmissionPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class Feedback:
+    """Steering of the long-prefill budget, between 1 and long_prefills_max, toward a short's time to first token."""
+
+    short_ttft_ms: float
+
+
+@dataclass(frozen=True, slots=True)
 class RequestBounds:
     """Bounds of one request's own lists and multipliers."""
 
@@ -114,7 +121,11 @@ class RequestBounds:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A whole policy in force. sha256: over the policy file's bytes, hex."""
+    """A whole policy in force. sha256: over the policy file's bytes, hex.
+
+    early_rejection: how sure a predicted miss of wait_s_max must be to refuse at arrival; None: never.
+    feedback: None: long_prefills_max stands as it is.
+    """
 
     name: str
     sha256: str
@@ -123,6 +134,8 @@ class Plan:
     admission: AdmissionPlan
     order: OrderKind
     request: RequestBounds
+    early_rejection: float | None = None
+    feedback: Feedback | None = None
 
     def length_class(self, longest_prompt_tokens: int) -> LengthClass:
         """Short while the longest prompt, counted after the chat template, is within the limit."""

@@ -159,7 +159,8 @@ Needs = tuple[tuple[int, int], ...]
 class Ticket:
     """One request inside admission, from offer to its single end. Changed by Admission alone.
 
-    deadline: of the wait, seconds since the epoch. cost: engine seconds it was charged in fair queueing.
+    deadline: of the wait, seconds since the epoch. predicted_wait_s: at offer; None: no prediction.
+    cost: engine seconds it was charged in fair queueing.
     prefill_s: its own prefill as predicted at dispatch, seconds.
     """
 
@@ -172,6 +173,7 @@ class Ticket:
     engine: str | None = None
     dispatched_at: float | None = None
     first_token_at: float | None = None
+    predicted_wait_s: float | None = None
     cost: float = 0.0
     prefill_s: float = 0.0
     requeues: int = 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from gateway.core.estimate import DrainRate
+from gateway.core.estimate import DrainRate, Quantile
 from gateway.core.lazy_heap import LazyHeap
 from gateway.core.line import Line
 from gateway.core.types import Assignment, LengthClass, LineSnapshot, Reason, Refusal, Resource, Ticket
@@ -17,13 +17,14 @@ from gateway.core.types import Assignment, LengthClass, LineSnapshot, Reason, Re
 class _Share:
     """What waits of one (service class, length class): its tickets, their sums, how fast they drain."""
 
-    __slots__ = ("body_bytes", "drain", "prompt_tokens", "tickets")
+    __slots__ = ("body_bytes", "drain", "prompt_tokens", "ratios", "tickets")
 
     def __init__(self) -> None:
         self.prompt_tokens = 0
         self.body_bytes = 0
         self.tickets = Line()
         self.drain = DrainRate()
+        self.ratios = Quantile()
 
     def advance(self, now: float) -> None:
         self.drain.advance(now, backlogged=len(self.tickets) > 0)
@@ -67,6 +68,8 @@ class Waiting:
         share.advance(now)
         if served and ticket.offered_at < now:
             share.drain.served(assignment.prompt_tokens)
+        if ticket.predicted_wait_s and (served or ticket.deadline <= now):
+            share.ratios.add((now - ticket.offered_at) / ticket.predicted_wait_s)
         share.prompt_tokens -= assignment.prompt_tokens
         share.body_bytes -= assignment.body_bytes
         share.tickets.remove(ticket)
@@ -123,6 +126,22 @@ class Waiting:
         share = self._share(assignment)
         share.advance(now)
         return share.prompt_tokens, share.drain.tokens_per_s()
+
+    def predict_wait_s(self, assignment: Assignment, now: float) -> float | None:
+        """Predict the wait behind what stands in line now, uncalibrated; None where nothing waits or drains."""
+        share = self._share(assignment)
+        if not len(share.tickets):
+            return None
+        share.advance(now)
+        rate = share.drain.tokens_per_s()
+        return None if rate is None else share.prompt_tokens / rate
+
+    def wait_ratio(self, assignment: Assignment, exceeded_by: float) -> float | None:
+        """Return the ratio of real to predicted waits that a share `exceeded_by` of them exceeded, or None if cold.
+
+        A wait that ended at its deadline counts as what it was by then: at least as long, so the ratio is cautious.
+        """
+        return self._share(assignment).ratios.at(1.0 - exceeded_by)
 
     def lines(self) -> Mapping[tuple[str, LengthClass], LineSnapshot]:
         return {name: _snapshot(share) for name, share in self._shares.items()}

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from itertools import pairwise
 from random import Random
 
@@ -46,15 +47,15 @@ class Arrival:
 
 @dataclass(eq=False, slots=True)
 class Story:
-    """What happened to one request. `dispatched_before`: cost sent off in the lane before its own dispatch."""
+    """One wait of one request, and what was dispatched in the lane before it (cost that came back not counted)."""
 
     ticket: Ticket
     flow: Flow
     offered_at: float
-    dispatched_before_offer: float
+    cost_before_offer: float
     own_line: tuple[Story, ...]
     dispatched_at: float | None = None
-    dispatched_before: float | None = None
+    cost_before: float | None = None
     refused: bool = False
 
     @property
@@ -65,25 +66,43 @@ class Story:
     @property
     def passed_by(self) -> float:
         """Cost dispatched in the lane while this one waited."""
-        assert self.dispatched_before is not None
-        return self.dispatched_before - self.dispatched_before_offer
+        assert self.cost_before is not None
+        return self.cost_before - self.cost_before_offer
 
 
 class Server:
-    """An engine of depth K as the theorem has it: one cost unit a second or more, whichever request it likes next."""
+    """An engine of depth K as the theorem has it: one cost unit a second or more, whichever request it likes next.
 
-    def __init__(self, plan: Plan, random: Random, *, speed_max: float = 1.0) -> None:
+    decode_s: how long a tenant's requests keep running after their prefill. sends_back: how often the engine has no
+    room and returns a request before working on it.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        random: Random,
+        *,
+        speed_max: float = 1.0,
+        decode_s: Mapping[str, float] | None = None,
+        sends_back: float = 0.0,
+    ) -> None:
         self.admission = Admission(plan, [an_engine()])
         self.plan = plan
         self.random = random
         self.speed_max = speed_max
+        self.decode_s = decode_s or {}
+        self.sends_back = sends_back
         self.now = 1_000_000.0
-        self.stories: dict[int, Story] = {}
-        self.in_line: dict[Flow, list[Story]] = defaultdict(list)
+        self.stories: list[Story] = []
+        self.waiting: dict[int, Story] = {}
         self.in_prefill: list[Ticket] = []
+        self.decoding: list[tuple[float, int, Ticket]] = []
         self.dispatched_cost = 0.0
-        self.order: list[Story] = []
+        self.served: list[Story] = []
         self.current: tuple[Ticket, float] | None = None
+
+    def in_line(self, flow: Flow) -> tuple[Story, ...]:
+        return tuple(self.waiting[ticket_id] for ticket_id in sorted(self.waiting) if self.waiting[ticket_id].flow == flow)
 
     def offer(self, arrival: Arrival) -> Story:
         assignment = an_assignment(
@@ -93,57 +112,83 @@ class Server:
             prompt_tokens=arrival.prompt_tokens,
             output_tokens=1,
         )
-        ahead = tuple(self.in_line[arrival.flow])
-        before = self.dispatched_cost
+        own_line, before = self.in_line(arrival.flow), self.dispatched_cost
         ticket, events = self.admission.offer(assignment, self.now)
-        story = Story(ticket, arrival.flow, self.now, before, ahead)
-        self.stories[ticket.id] = story
-        self.in_line[arrival.flow].append(story)
+        story = self.waits(Story(ticket, arrival.flow, self.now, before, own_line))
         self.follow(events)
+        return story
+
+    def waits(self, story: Story) -> Story:
+        self.stories.append(story)
+        self.waiting[story.ticket.id] = story
         return story
 
     def follow(self, events: list[Event]) -> None:
         for event in events:
             match event:
                 case Dispatched(ticket=ticket):
-                    story = self.stories[ticket.id]
-                    assert self.in_line[story.flow][0] is story, "first in, first out inside a flow"
-                    self.in_line[story.flow].pop(0)
-                    story.dispatched_at, story.dispatched_before = self.now, self.dispatched_cost
+                    story = self.waiting[ticket.id]
+                    assert self.in_line(story.flow)[0] is story, "first in, first out inside a flow"
+                    del self.waiting[ticket.id]
+                    story.dispatched_at, story.cost_before = self.now, self.dispatched_cost
                     self.dispatched_cost += ticket.cost
-                    self.order.append(story)
+                    self.served.append(story)
                     self.in_prefill.append(ticket)
                 case Refused(ticket=ticket):
-                    story = self.stories[ticket.id]
-                    story.refused = True
-                    self.in_line[story.flow].remove(story)
+                    self.waiting.pop(ticket.id).refused = True
                 case _:
                     pass
 
     def work_until(self, end: float) -> None:
         """Serve, one request at a time and in any order, until `end` or until nothing is left to serve."""
-        while self.in_prefill:
-            if self.current is None:
+        while self.in_prefill or self.decoding:
+            if self.current is None and self.in_prefill:
                 ticket = self.random.choice(self.in_prefill)
+                if self.random.random() < self.sends_back:
+                    self.send_back(ticket)
+                    continue
                 self.current = ticket, ticket.cost / self.random.uniform(1.0, self.speed_max)
-            ticket, left_s = self.current
-            if self.now + left_s > end:
-                self.current = ticket, left_s - (end - self.now)
-                break
-            self.now += left_s
-            self.current = None
-            self.in_prefill.remove(ticket)
-            self.follow(self.admission.first_token(ticket, self.now))
-            self.follow(self.admission.finish(ticket, Outcome.COMPLETED, self.now))
+            prefill_ends_at = NEVER_S * 2 if self.current is None else self.now + self.current[1]
+            decode_ends_at = self.decoding[0][0] if self.decoding else NEVER_S * 2
+            next_at = min(prefill_ends_at, decode_ends_at, end)
+            if self.current is not None:
+                self.current = self.current[0], prefill_ends_at - next_at
+            self.now = next_at
+            if next_at == decode_ends_at:
+                self.follow(self.admission.finish(heappop(self.decoding)[2], Outcome.COMPLETED, self.now))
+            elif next_at == prefill_ends_at:
+                assert self.current is not None
+                self.end_prefill(self.current[0])
+            else:
+                return
         if end < NEVER_S:
             self.now = end
+
+    def end_prefill(self, ticket: Ticket) -> None:
+        self.current = None
+        self.in_prefill.remove(ticket)
+        decode_s = self.decode_s.get(ticket.assignment.tenant, 0.0)
+        if decode_s:
+            heappush(self.decoding, (self.now + decode_s, ticket.id, ticket))
+            self.follow(self.admission.first_token(ticket, self.now))
+        else:
+            self.follow(self.admission.finish(ticket, Outcome.COMPLETED, self.now))
+
+    def send_back(self, ticket: Ticket) -> None:
+        """Have no room for it. What it was charged comes back, and its wait begins anew at the head of its flow."""
+        self.in_prefill.remove(ticket)
+        flow = ticket.assignment.service_class, ticket.assignment.tenant
+        ahead = tuple(story for story in self.in_line(flow) if story.ticket.id < ticket.id)
+        self.dispatched_cost -= ticket.cost
+        self.waits(Story(ticket, flow, self.now, self.dispatched_cost, ahead))
+        self.follow(self.admission.requeue(ticket, self.now, 0.0))
 
     def run(self, arrivals: list[Arrival]) -> None:
         for arrival in arrivals:
             self.work_until(self.now + arrival.gap_s)
             self.offer(arrival)
         self.work_until(NEVER_S)
-        assert not any(self.in_line.values()), "whoever waits is dispatched once the server has caught up"
+        assert not self.waiting, "whoever waits is dispatched once the server has caught up"
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +206,7 @@ class Bounds:
     @classmethod
     def of(cls, server: Server) -> Bounds:
         largest: dict[Flow, float] = {}
-        for story in server.stories.values():
+        for story in server.stories:
             largest[story.flow] = max(largest.get(story.flow, 0.0), story.ticket.cost)
         present = {name for name, _ in largest}
         return cls(largest, {name: server.plan.classes[name].weight for name in present})
@@ -235,7 +280,7 @@ arrivals_of_two = st.lists(
 def wait_ratios(server: Server, depth: int) -> Iterator[tuple[float, float]]:
     """Yield (cost that passed ÷ its bound, wait ÷ its bound) of every request that had to wait."""
     bounds = Bounds.of(server)
-    for story in server.stories.values():
+    for story in server.stories:
         if not story.passed_by and not story.waited_s:
             continue
         passed_max = bounds.passed_by(story.flow, sum(other.ticket.cost for other in story.own_line))
