@@ -1,0 +1,126 @@
+"""From a policy file's model to a Plan.
+
+Owns every `match` on a kind, and the list of what a policy may say but this version cannot do: that is refused,
+never accepted and ignored. Reads no file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import assert_never
+
+from gateway.core.plan import (
+    AdmissionKind,
+    AdmissionPlan,
+    ClassPlan,
+    KvBudget,
+    NonStreamRelease,
+    Plan,
+    QueueBounds,
+    RequestBounds,
+    Slo,
+    SlotBudget,
+    TenantBounds,
+)
+from gateway.core.types import LengthClass
+from gateway.policy import schema
+from gateway.strict_yaml import ConfigError
+
+
+def compile_policy(policy: schema.Policy, *, file: str, sha256: str) -> Plan:
+    """The plan that `policy` states; raises ConfigError for what this version cannot do."""
+    for key_path, fix in _unsupported(policy):
+        raise ConfigError(file, key_path, "is not supported by this version", fix)
+    ranked = sorted(policy.service_classes, key=lambda name: (-policy.service_classes[name].weight, name))
+    return Plan(
+        name=policy.name,
+        sha256=sha256,
+        short_prompt_tokens_max=policy.length_classes.short.prompt_tokens_max,
+        classes={name: _class_plan(name, rank, policy.service_classes[name]) for rank, name in enumerate(ranked)},
+        admission=_admission_plan(policy.admission),
+        order=policy.order.kind,
+        request=RequestBounds(
+            sequences_max=policy.request.sequences_max,
+            stop_max=policy.request.stop_max,
+            list_items_max=policy.request.list_items_max,
+        ),
+    )
+
+
+def _unsupported(policy: schema.Policy) -> Iterator[tuple[str, str]]:
+    """Key paths whose values have no mechanism behind them, with the fix."""
+    if policy.early_rejection.enabled:
+        yield "early_rejection.enabled", "Set it to false, or remove early_rejection"
+    if not isinstance(policy.feedback, schema.NoFeedback):
+        yield "feedback.kind", "Set it to none, or remove feedback"
+    if isinstance(policy.admission, schema.TokenBudgetAdmission):
+        if policy.admission.long_prefill.mode != "whole":
+            yield "admission.long_prefill.mode", "Set it to whole, or remove long_prefill"
+        if policy.admission.non_stream_release is not NonStreamRelease.LAST_BYTE:
+            yield "admission.non_stream_release", "Set it to last_byte, or remove it"
+
+
+def _class_plan(name: str, rank: int, stated: schema.ServiceClass) -> ClassPlan:
+    return ClassPlan(
+        name=name,
+        rank=rank,
+        weight=stated.weight,
+        queue=QueueBounds(
+            requests_max=stated.queue.requests_max,
+            prompt_tokens_max=stated.queue.prompt_tokens_max,
+            bytes_max=stated.queue.bytes_max,
+        ),
+        wait_s_max={LengthClass.SHORT: stated.wait_s_max.short, LengthClass.LONG: stated.wait_s_max.long},
+        tenant=TenantBounds(
+            queued_requests_max=stated.per_tenant.queued_requests_max,
+            running_max=stated.per_tenant.running_max,
+        ),
+        output_tokens_max=stated.output_tokens_max,
+        slo={LengthClass.SHORT: _slo(stated.slo.short), LengthClass.LONG: _slo(stated.slo.long)},
+    )
+
+
+def _slo(stated: schema.Objectives) -> Slo:
+    return Slo(ttft_ms=stated.ttft_ms, stall_ms=stated.stall_ms, e2e_ms=stated.e2e_ms)
+
+
+def _admission_plan(
+    stated: schema.NoAdmission | schema.SlotAdmission | schema.TokenBudgetAdmission,
+) -> AdmissionPlan:
+    match stated:
+        case schema.NoAdmission():
+            return AdmissionPlan(
+                kind=AdmissionKind.NONE,
+                long_prefills_max=None,
+                short_prefill_tokens_max=None,
+                slots=None,
+                kv=None,
+                non_stream_release=NonStreamRelease.LAST_BYTE,
+            )
+        case schema.SlotAdmission():
+            return AdmissionPlan(
+                kind=AdmissionKind.SLOTS,
+                long_prefills_max=None,
+                short_prefill_tokens_max=None,
+                slots=SlotBudget(total=stated.slots.total),
+                kv=None,
+                non_stream_release=NonStreamRelease.LAST_BYTE,
+            )
+        case schema.TokenBudgetAdmission():
+            return AdmissionPlan(
+                kind=AdmissionKind.TOKEN_BUDGET,
+                long_prefills_max=stated.long_prefills_max,
+                short_prefill_tokens_max=stated.short_prefill_tokens_max,
+                slots=SlotBudget(
+                    total=stated.slots.total,
+                    short_reserve=stated.slots.short_reserve,
+                    long_reserve=stated.slots.long_reserve,
+                ),
+                kv=KvBudget(
+                    short_reserve_tokens=stated.kv.short_reserve_tokens,
+                    long_reserve_tokens=stated.kv.long_reserve_tokens,
+                ),
+                non_stream_release=stated.non_stream_release,
+            )
+        case _:
+            assert_never(stated)

@@ -1,0 +1,70 @@
+"""How the parts of gateway.yaml must agree with each other.
+
+Owns the rules that no single key can break alone. Looks at nothing outside the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from gateway.strict_yaml import problem
+
+if TYPE_CHECKING:
+    from gateway.settings.model import Pool, Settings
+
+
+def check(settings: Settings) -> None:
+    """Raise the first disagreement as a validator's problem."""
+    _check_ports(settings)
+    _check_engines(settings)
+    _check_models(settings.pools)
+    if settings.limits.inflated_bytes_max < settings.limits.body_bytes_max:
+        raise problem(
+            "is below limits.body_bytes_max",
+            fix="Raise it: an uncompressed body must fit too",
+            at="limits.inflated_bytes_max",
+        )
+
+
+def _check_ports(settings: Settings) -> None:
+    listen, ops = settings.listen, settings.ops
+    if listen.port == ops.port != 0 and (listen.host == ops.host or {"0.0.0.0", "::"} & {listen.host, ops.host}):  # noqa: S104
+        raise problem("is the port of listen too", fix="Give ops a port of its own", at="ops.port")
+
+
+def _check_engines(settings: Settings) -> None:
+    _check_unique((engine.name for engine in settings.engines), "engines[{}].name")
+    _check_unique((engine.url for engine in settings.engines), "engines[{}].url")
+    for index, engine in enumerate(settings.engines):
+        if engine.pool not in settings.pools:
+            known = ", ".join(settings.pools)
+            raise problem(
+                f"names the pool {engine.pool}, which is not among pools",
+                fix=f"Use one of: {known}; or add it under pools",
+                at=f"engines[{index}].pool",
+            )
+    for name in settings.pools:
+        if not settings.engines_of(name):
+            raise problem("has no engine", fix=f"Give an engine `pool: {name}`, or remove it", at=f"pools.{name}")
+
+
+def _check_unique(values: Iterable[str], place: str) -> None:
+    first: dict[str, int] = {}
+    for index, value in enumerate(values):
+        if value in first:
+            raise problem(f"is the same as {place.format(first[value])}", fix="Use each once", at=place.format(index))
+        first[value] = index
+
+
+def _check_models(pools: dict[str, Pool]) -> None:
+    served_by: dict[str, str] = {}
+    for name, pool in pools.items():
+        for index, model in enumerate(pool.models):
+            if model in served_by:
+                raise problem(
+                    f"is served by the pool {served_by[model]} already",
+                    fix="List each model once: it decides the pool of a request",
+                    at=f"pools.{name}.models[{index}]",
+                )
+            served_by[model] = name

@@ -1,0 +1,198 @@
+"""gateway.yaml as a model: every setting, its unit, its bounds and its default.
+
+Owns what the file may say. Reads no policy and no key; holds no secret: an engine's key is looked up in the
+environment when it is used.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from gateway.core.types import EngineLimits
+from gateway.settings import agreement
+from gateway.settings.fields import (
+    TOKENS_MAX,
+    AutoCount,
+    Bytes,
+    Count,
+    EngineUrl,
+    ModelName,
+    NotSupported,
+    Port,
+    Seconds,
+    SecondsOrZero,
+)
+from gateway.strict_yaml import LocalPath, Name, Strict, problem
+
+
+class Listen(Strict):
+    """Where callers connect. Port 0: any free one."""
+
+    host: str = Field(default="0.0.0.0", min_length=1)  # noqa: S104 - the public port; every request needs a key
+    port: Port = 8080
+
+
+class Ops(Strict):
+    """Where metrics, health and status are served; meant for loopback or a private network."""
+
+    host: str = Field(default="127.0.0.1", min_length=1)
+    port: Port = 9090
+    token_file: NotSupported = None
+
+    @property
+    def is_loopback(self) -> bool:
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+
+class Anonymous(Strict):
+    """Who a caller without any credential is taken for."""
+
+    service_class: Name
+    tenant: Name
+
+
+class Auth(Strict):
+    """Who is let in. keys_file or anonymous must be given."""
+
+    keys_file: LocalPath | None = None
+    anonymous: Anonymous | None = None
+    jwt: NotSupported = None
+
+    @model_validator(mode="after")
+    def _lets_somebody_in(self) -> Self:
+        if self.keys_file is None and self.anonymous is None:
+            raise problem(
+                "lets nobody in", fix="Set keys_file (see `gateway keys new --help`), or anonymous for everybody"
+            )
+        return self
+
+
+class Limits(Strict):
+    """What one engine was started with. null: not stated, so nothing is held against it."""
+
+    max_num_batched_tokens: Count | None = None
+    long_prefill_token_threshold: Annotated[int, Field(ge=0, le=TOKENS_MAX)] | None = None
+    max_num_seqs: Count | None = None
+    kv_tokens: AutoCount = None
+
+    def stated(self) -> EngineLimits:
+        """The limits as admission takes them; what is `auto` is None until the engine is asked."""
+        return EngineLimits(
+            max_num_batched_tokens=self.max_num_batched_tokens,
+            long_prefill_token_threshold=self.long_prefill_token_threshold,
+            max_num_seqs=self.max_num_seqs,
+            kv_tokens=self.kv_tokens,
+        )
+
+
+class Timeouts(Strict):
+    """connect_s: to the engine's port. first_byte_s: from dispatch. idle_s: between two chunks of an answer."""
+
+    connect_s: Seconds = 5
+    first_byte_s: Seconds = 120
+    idle_s: Seconds = 60
+
+
+class Engine(Strict):
+    """One vLLM server."""
+
+    name: Name
+    url: EngineUrl
+    pool: Name
+    api_key_env: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")] | None = None
+    scheduling: Literal["priority", "fcfs", "probe"] = "probe"
+    priority_carrier: Literal["header", "body", "auto"] = "auto"
+    limits: Limits = Limits()
+    timeouts: Timeouts = Timeouts()
+
+    def api_key(self) -> str | None:
+        """The key to send upstream, from the environment; None where the engine wants none."""
+        return None if self.api_key_env is None else os.environ[self.api_key_env]
+
+
+class LocalTokenizer(Strict):
+    """The served model's tokenizer.json and chat template, in a folder."""
+
+    kind: Literal["local"]
+    path: LocalPath
+    revision: Annotated[str, Field(min_length=1, max_length=128)] | None = None
+
+
+class EngineTokenizer(Strict):
+    """The engine's own /tokenize: exact, one round trip for each request."""
+
+    kind: Literal["engine"] = "engine"
+
+
+class EstimateTokenizer(Strict):
+    """From the number of bytes: cheap and rough."""
+
+    kind: Literal["estimate"]
+
+
+Tokenizer = Annotated[LocalTokenizer | EngineTokenizer | EstimateTokenizer, Field(discriminator="kind")]
+
+
+class Pool(Strict):
+    """Engines that serve the same models in the same data region."""
+
+    models: Annotated[tuple[ModelName, ...], Field(min_length=1, max_length=1000)]
+    region: Name | None = None
+    max_model_len: AutoCount = None
+    tokenizer: Tokenizer = EngineTokenizer()
+
+
+class ServerLimits(Strict):
+    """Bounds of the public port. keepalive_s 0: a connection serves one request."""
+
+    body_bytes_max: Bytes = 33_554_432
+    inflated_bytes_max: Bytes = 67_108_864
+    header_bytes_max: Annotated[int, Field(ge=1024, le=1 << 20)] = 32_768
+    connections_max: Annotated[int, Field(ge=1, le=1_000_000)] = 10_000
+    body_read_s: Seconds = 30
+    client_stall_s: Seconds = 60
+    keepalive_s: SecondsOrZero = 75
+
+
+class EngineFields(Strict):
+    """Engine-internal body fields that callers may set; without this they are refused."""
+
+    allow: frozenset[Literal["kv_transfer_params", "logits_processors", "prompt_embeds", "mm_processor_kwargs"]] = (
+        frozenset()
+    )
+
+
+class Drain(Strict):
+    """After SIGTERM: settle_s of normal service, then deadline_s for what is under way."""
+
+    settle_s: SecondsOrZero = 5
+    deadline_s: SecondsOrZero = 30
+
+
+class Settings(Strict):
+    """The whole of gateway.yaml."""
+
+    listen: Listen = Listen()
+    ops: Ops = Ops()
+    policy: str = "short-first"
+    auth: Auth
+    engines: Annotated[tuple[Engine, ...], Field(min_length=1, max_length=1000)]
+    pools: Annotated[dict[Name, Pool], Field(min_length=1, max_length=1000)]
+    limits: ServerLimits = ServerLimits()
+    engine_fields: EngineFields = EngineFields()
+    drain: Drain = Drain()
+
+    @model_validator(mode="after")
+    def _parts_agree(self) -> Self:
+        agreement.check(self)
+        return self
+
+    def engines_of(self, pool: str) -> tuple[Engine, ...]:
+        return tuple(engine for engine in self.engines if engine.pool == pool)
