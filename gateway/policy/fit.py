@@ -33,7 +33,7 @@ def findings(plan: Plan, limits: EngineLimits, *, orders_by_priority: bool | Non
     if plan.order is OrderKind.STRICT_PRIORITY and orders_by_priority is False:
         found.append(
             _warning(
-                "the engine schedules first come, first served: classes are ordered only while they wait here, "
+                "priority is not effective on this engine: classes are ordered only while they wait here, "
                 "and a request that is already at the engine is passed by none"
             )
         )

@@ -1,0 +1,65 @@
+"""The console script: one parser, one place where errors become messages and exit statuses.
+
+Owns the exit status: 0 done, 1 failed, 2 usage or configuration error. Knows no command's options.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from gateway.cli import bench, check, keys, policies, serve
+from gateway.strict_yaml import ConfigError
+
+_EXAMPLE = """\
+examples:
+  gateway keys new --service-class interactive --tenant acme
+  gateway check --config gateway.yaml --engines
+  gateway serve --config gateway.yaml
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line (without the program's name) and return its exit status."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        status = _run(arguments)
+        sys.stdout.flush()
+    except ConfigError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2
+    except BrokenPipeError:
+        # Whoever read the output has left; nothing more may be written, not even by the interpreter's own flush.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return status
+
+
+def _run(arguments: list[str]) -> int:
+    if arguments[:1] == [bench.NAME]:
+        return bench.run(arguments[1:])
+    try:
+        options = _parser().parse_args(arguments)
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else 0
+    status: int = options.run(options)
+    return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="gateway",
+        description="Admission control in front of vLLM.",
+        epilog=_EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for command in (serve, check, keys, policies, bench):
+        command.register(commands)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

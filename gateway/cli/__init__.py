@@ -1,0 +1,1 @@
+"""The commands of the console script: each parses, calls, prints. Imported by gateway.__main__ alone."""

@@ -1,0 +1,119 @@
+"""`gateway check`: is the configuration right, what does the plan come to, and what is lost on these engines?
+
+Owns the report and its exit status: 0 also with warnings, 1 where an engine or a tokenizer fails. Starts no server.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from gateway.cli import configuration, plan_tables
+from gateway.cli.configuration import Configuration
+from gateway.policy.fit import findings
+from gateway.settings import LocalTokenizer as LocalTokenizerSettings
+from gateway.strict_yaml import ConfigError
+
+if TYPE_CHECKING:
+    from gateway.cli.commands import Commands
+    from gateway.cli.engine_check import EngineReport
+
+_STATED = {"priority": True, "fcfs": False, "probe": None}
+
+_EXAMPLE = """\
+examples:
+  gateway check --config gateway.yaml
+  gateway check --config gateway.yaml --policy mine.yaml --engines
+"""
+
+
+def register(commands: Commands) -> None:
+    parser = commands.add_parser(
+        "check",
+        help="validate the configuration and print the compiled plan",
+        epilog=_EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    configuration.add_options(parser)
+    parser.add_argument("--engines", action="store_true", help="ask every engine, and prove its priority")
+    parser.set_defaults(run=_check)
+
+
+def _check(options: argparse.Namespace) -> int:
+    read = configuration.load(options)
+    _check_tokenizers(read)
+    reports = _reports(read) if options.engines else {}
+    print("\n\n".join(_sections(read, reports)), end="\n\n")
+    for line in _remarks(read, reports):
+        print(line)
+    problems = [f"{report.engine}: {problem}" for report in reports.values() for problem in report.problems]
+    for problem in problems:
+        sys.stderr.write(f"error: engine {problem}.\n")
+    return 1 if problems else 0
+
+
+def _check_tokenizers(read: Configuration) -> None:
+    """Load every local tokenizer once; raises ConfigError for the first that cannot count."""
+    from gateway.counting.local import LocalTokenizer
+    from gateway.counting.model_files import TokenizerUnusable
+
+    for name, pool in read.settings.pools.items():
+        if isinstance(pool.tokenizer, LocalTokenizerSettings):
+            try:
+                LocalTokenizer.load(pool.tokenizer.path, pool.tokenizer.revision).close()
+            except TokenizerUnusable as error:
+                key_path = f"pools.{name}.tokenizer.path"
+                raise ConfigError(str(read.path), key_path, f"{error.path}: {error.problem}", error.fix) from error
+
+
+def _reports(read: Configuration) -> Mapping[str, EngineReport]:
+    from gateway.cli.engine_check import ask_engines
+
+    return {report.engine: report for report in ask_engines(read.settings)}
+
+
+def _sections(read: Configuration, reports: Mapping[str, EngineReport]) -> Iterator[str]:
+    plan = read.plan
+    yield f"configuration  {read.path}\npolicy         {plan.name}, sha256 {plan.sha256[:12]}"
+    yield plan_tables.classes_table(plan)
+    yield (
+        f"admission      {plan.admission.kind}\norder          {plan.order}\n"
+        f"short          up to {plan.short_prompt_tokens_max} prompt tokens"
+    )
+    yield plan_tables.budgets_table(plan)
+    yield plan_tables.engines_table(read.settings)
+    yield plan_tables.pools_table(read.settings)
+    yield plan_tables.keys_table(read.keys, plan.classes)
+    if reports:
+        from gateway.cli.engine_check import reports_table
+
+        yield reports_table(list(reports.values()))
+
+
+def _remarks(read: Configuration, reports: Mapping[str, EngineReport]) -> Iterator[str]:
+    settings = read.settings
+    for engine in settings.engines:
+        limits, orders_by_priority = engine.limits.stated(), _STATED[engine.scheduling]
+        if engine.name in reports:
+            report = reports[engine.name]
+            limits, orders_by_priority = report.limits, report.orders_by_priority
+        for finding in findings(read.plan, limits, orders_by_priority=orders_by_priority):
+            yield _remark(finding.is_warning, f"engine {engine.name}: {finding.text}")
+    if not settings.ops.is_loopback:
+        yield _remark(True, f"ops listens on {settings.ops.host}: whoever reaches it reads metrics and status")
+    if settings.auth.anonymous is not None:
+        yield _remark(
+            True, f"callers without a key are let in as {settings.auth.anonymous.service_class} (auth.anonymous)"
+        )
+    if settings.auth.anonymous is None and not read.keys:
+        yield _remark(True, "no key is configured: every request will be refused with 401")
+    served = {model for pool in settings.pools.values() for model in pool.models}
+    for entry in read.keys:
+        for model in sorted((entry.models or frozenset()) - served):
+            yield _remark(True, f"key {entry.id} is for the model {model}, which no pool serves")
+
+
+def _remark(is_warning: bool, text: str) -> str:
+    return f"{'warning' if is_warning else 'note'}: {text}."

@@ -1,0 +1,67 @@
+"""What `serve` and `check` start from: settings, plan and keys that agree with each other.
+
+Owns the options that name the files, and the order of reading. Starts nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+
+from gateway import settings as settings_file
+from gateway.core.plan import Plan
+from gateway.identity.keys import KeyEntry, load_keys
+from gateway.policy import source
+from gateway.settings import Settings
+from gateway.strict_yaml import ConfigError, means_a_file
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """Everything that was read, checked also against each other."""
+
+    path: Path
+    settings: Settings
+    plan: Plan
+    keys: tuple[KeyEntry, ...]
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--config", type=Path, default=Path("gateway.yaml"), metavar="FILE", help="default: gateway.yaml"
+    )
+    parser.add_argument(
+        "--policy", metavar="NAME_OR_FILE", help="use this policy instead of the one that the file names"
+    )
+
+
+def load(options: argparse.Namespace) -> Configuration:
+    """Read what `add_options` took; raises ConfigError."""
+    path: Path = options.config
+    settings = settings_file.load(path)
+    plan = _plan(path, settings, options.policy)
+    anonymous = settings.auth.anonymous
+    if anonymous is not None and anonymous.service_class not in plan.classes:
+        raise ConfigError(
+            str(path),
+            "auth.anonymous.service_class",
+            f"is {anonymous.service_class}, which the policy {plan.name} does not have",
+            f"Use one of {', '.join(sorted(plan.classes))}",
+        )
+    keys_file = settings.auth.keys_file
+    keys = () if keys_file is None else load_keys(keys_file, plan.classes)
+    return Configuration(path, settings, plan, keys)
+
+
+def _plan(path: Path, settings: Settings, override: str | None) -> Plan:
+    if override is not None:
+        return source.load(override)
+    if not means_a_file(settings.policy) and settings.policy not in source.names():
+        raise ConfigError(
+            str(path),
+            "policy",
+            "is not a shipped policy",
+            f"Use one of {', '.join(source.names())}, or give the path of a file",
+        )
+    return source.load(settings.policy)

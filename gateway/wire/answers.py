@@ -1,0 +1,176 @@
+"""What an engine's answer says about itself: token usage, and an error inside a 200.
+
+Owns the reading of one decoded JSON value of an answer, per dialect, and the tap on answers that are not streams.
+Never changes a byte, and an answer that it cannot read has simply no usage and no error.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+HEAD_BYTES_MAX = 65536
+TAIL_BYTES_MAX = 65536
+HEAD_BYTES_TO_JUDGE = 32  # enough to tell an error envelope from an answer
+
+# Where an in-band error has no numeric code: the words of vLLM, of OpenAI and of Anthropic.
+STATUS_OF_ERROR_TYPE: Mapping[str, int] = {
+    "invalid_request_error": 400,
+    "BadRequestError": 400,
+    "Bad Request": 400,
+    "authentication_error": 401,
+    "permission_error": 403,
+    "PermissionDeniedError": 403,
+    "not_found_error": 404,
+    "NotFoundError": 404,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "InternalServerError": 500,
+    "NotImplementedError": 501,
+    "api_error": 502,
+    "service_unavailable_error": 503,
+    "Service Unavailable": 503,
+    "overloaded_error": 503,
+}
+STATUS_UNKNOWN = 502
+
+_ERROR_HEAD = re.compile(rb'\s*\{\s*"(?:error"\s*:\s*+(?!null)|type"\s*:\s*"error"|object"\s*:\s*"error")')
+_USAGE = re.compile(rb'"usage"\s*:\s*(?=\{)')
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens as the engine counted them. None: the answer has not said it."""
+
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_tokens: int | None = None
+
+    def updated(self, later: Usage) -> Usage:
+        """The usage with every number that `later` states: the last one said wins, and none is ever unsaid."""
+        return Usage(
+            self.prompt_tokens if later.prompt_tokens is None else later.prompt_tokens,
+            self.output_tokens if later.output_tokens is None else later.output_tokens,
+            self.cached_tokens if later.cached_tokens is None else later.cached_tokens,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class InBandError:
+    """An error that came inside a 200. body: the engine's own envelope, as it sent it."""
+
+    status: int
+    body: bytes
+
+
+def read_usage(value: Any) -> Usage | None:
+    """The usage in one decoded answer, chunk or event of any dialect."""
+    if not isinstance(value, dict):
+        return None
+    for holder in (value, value.get("message"), value.get("response")):
+        usage = holder.get("usage") if isinstance(holder, dict) else None
+        if isinstance(usage, dict):
+            return _usage(usage)
+    return None
+
+
+def read_error(value: Any, body: bytes) -> InBandError | None:
+    """The error that one decoded answer, chunk or event is, `body` being its bytes."""
+    if not isinstance(value, dict):
+        return None
+    error = value.get("error")
+    if value.get("type") == "error" or value.get("object") == "error":
+        error = error or value
+    elif value.get("object") == "response" or not error:
+        # A Responses object carries its own error and is relayed as the answer that it is.
+        return None
+    return InBandError(_status(error) if isinstance(error, dict) else STATUS_UNKNOWN, body)
+
+
+class BodyTap:
+    """Reads an answer that is no stream while it passes, holding at most its head and its tail.
+
+    After the first bytes `error_suspected` says whether the answer begins as an error envelope does; after the last
+    ones `finish` fills `usage` and `error`.
+    """
+
+    __slots__ = ("_head", "_seen_bytes", "_tail", "error", "overflowed", "usage")
+
+    def __init__(self) -> None:
+        self._head = b""
+        self._tail = b""
+        self._seen_bytes = 0
+        self.usage: Usage | None = None
+        self.error: InBandError | None = None
+        self.overflowed = 0
+
+    @property
+    def error_suspected(self) -> bool:
+        """Whether the bytes so far may be an error envelope, so that the status should wait for the rest."""
+        if self._seen_bytes < HEAD_BYTES_TO_JUDGE:
+            return True
+        return self._seen_bytes <= HEAD_BYTES_MAX and _ERROR_HEAD.match(self._head) is not None
+
+    def feed(self, chunk: bytes) -> None:
+        """Take the next bytes of the body."""
+        self._seen_bytes += len(chunk)
+        if len(self._head) < HEAD_BYTES_MAX:
+            self._head = (self._head + chunk)[:HEAD_BYTES_MAX]
+        self._tail = (self._tail + chunk if len(chunk) < TAIL_BYTES_MAX else chunk)[-TAIL_BYTES_MAX:]
+
+    def finish(self) -> None:
+        """The body is complete: read what it said."""
+        if self.error_suspected:
+            self.error = read_error(_decoded(self._head), self._head)
+        self.usage = self._last_usage()
+        if self.usage is None and self._seen_bytes > TAIL_BYTES_MAX:
+            self.overflowed = 1
+
+    def _last_usage(self) -> Usage | None:
+        # Inside JSON strings quotes are escaped, so this spelling is a member and never text of the answer.
+        starts = [match.end() for match in _USAGE.finditer(self._tail)]
+        if not starts:
+            return None
+        try:
+            usage, _ = json.JSONDecoder().raw_decode(self._tail[starts[-1] :].decode(errors="replace"))
+        except (ValueError, RecursionError):
+            return None
+        return _usage(usage)
+
+
+def _decoded(data: bytes) -> Any:
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _usage(usage: Mapping[str, Any]) -> Usage:
+    details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details")
+    cached = details.get("cached_tokens") if isinstance(details, dict) else usage.get("cache_read_input_tokens")
+    return Usage(
+        _count(usage, "prompt_tokens", "input_tokens"),
+        _count(usage, "completion_tokens", "output_tokens"),
+        cached if _is_count(cached) else None,
+    )
+
+
+def _count(usage: Mapping[str, Any], *names: str) -> int | None:
+    return next((usage[name] for name in names if _is_count(usage.get(name))), None)
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _status(error: Mapping[str, Any]) -> int:
+    code = error.get("code")
+    if isinstance(code, str) and code.isascii() and code.isdigit():
+        code = int(code[:4])
+    if type(code) is int and 400 <= code <= 599:
+        return code
+    kind = error.get("type")
+    return STATUS_OF_ERROR_TYPE.get(kind, STATUS_UNKNOWN) if isinstance(kind, str) else STATUS_UNKNOWN

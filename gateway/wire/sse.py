@@ -1,0 +1,213 @@
+"""A tap on an event stream: it sees the bytes pass and says what they mean.
+
+Owns the incremental reading of server-sent events: the first event, an error inside the stream, usage, the dialect's
+own end, and whether the bytes so far stop inside an event. Gives the same answers for any split of the same bytes.
+Never changes, delays or holds back a byte, keeps at most one event of EVENT_BYTES_MAX, and decodes JSON only where an
+event can hold something that is asked for.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from gateway.wire.answers import STATUS_UNKNOWN, InBandError, Usage, read_error, read_usage
+from gateway.wire.dialects import Dialect
+
+EVENT_BYTES_MAX = 1 << 20
+
+# Two line ends in a row end an event; CRLF is one line end, also where a chunk ends between its halves.
+_EVENT_END = re.compile(rb"(?:\r\n|\n|\r(?!\n)){2}")
+_LINE_ENDS = b"\r\n"
+_BOUNDARY_BYTES_MAX = 4
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_USAGE = re.compile(rb'"usage"\s*:\s*\{')
+_TYPE = re.compile(rb'"type"\s*:\s*"([a-z_.]+)"')
+_TYPE_WITHIN_BYTES = 256
+
+# Events that come before the engine has scheduled the request, or that say nothing of it.
+_BEFORE_FIRST = frozenset({b"response.created", b"response.in_progress", b"response.queued", b"ping"})
+_END = {
+    Dialect.OPENAI: frozenset({b"[DONE]"}),
+    Dialect.ANTHROPIC: frozenset({b"message_stop"}),
+    Dialect.RESPONSES: frozenset({b"response.completed", b"response.incomplete", b"response.failed"}),
+}
+_FAILED = b"response.failed"
+
+
+@dataclass(slots=True)
+class _Event:
+    """One event's fields that matter. `data` is None where it has no data line, so that it is none."""
+
+    name: bytes | None
+    data: bytes | None
+
+
+class StreamTap:
+    """Reads one stream, chunk by chunk.
+
+    first_event: an event has come that is neither a comment nor one sent before scheduling.
+    error: the first error inside the stream; opens_with_error: that error was the first event.
+    usage: what the engine said of tokens, the last number said wins. ended: the dialect's own end has come.
+    overflowed: events longer than the bound, which were not read.
+    """
+
+    __slots__ = (
+        "_buffer",
+        "_dialect",
+        "_has_returns",
+        "_marks",
+        "_skipping",
+        "ended",
+        "error",
+        "event_bytes_max",
+        "first_event",
+        "opens_with_error",
+        "overflowed",
+        "usage",
+    )
+
+    def __init__(self, dialect: Dialect, *, event_bytes_max: int = EVENT_BYTES_MAX) -> None:
+        self._dialect = dialect
+        self._marks = (b'"usage"', b'"error"', *_END[dialect])
+        self._buffer = bytearray()  # bytes since the last end of an event
+        self._skipping = False
+        self._has_returns = False
+        self.event_bytes_max = event_bytes_max
+        self.first_event = False
+        self.error: InBandError | None = None
+        self.opens_with_error = False
+        self.usage: Usage | None = None
+        self.ended = False
+        self.overflowed = 0
+
+    @property
+    def mid_event(self) -> bool:
+        """Whether the bytes so far stop inside an event or a comment."""
+        return self._skipping or bool(self._buffer.strip(_LINE_ENDS))
+
+    def feed(self, chunk: bytes) -> None:
+        """Take the next bytes of the stream, of any length."""
+        if self.first_event and not self._buffer and not self._skipping and chunk.endswith(b"\n\n"):
+            # The hot path: whole events in one chunk. Searching them is far cheaper than reading them.
+            for mark in self._marks:
+                if mark in chunk:
+                    self._read(chunk)
+                    return
+            if len(chunk) > self.event_bytes_max:
+                self._read(chunk)
+            return
+        self._has_returns = self._has_returns or b"\r" in chunk
+        scan_from = max(0, len(self._buffer) - _BOUNDARY_BYTES_MAX + 1)
+        self._buffer += chunk
+        if self._skipping:
+            self._skip()
+            scan_from = 0
+        if not self._skipping:
+            self._take(scan_from)
+
+    def finish(self) -> None:
+        """The stream is over: what is left is its last event, though no blank line ended it."""
+        rest = bytes(self._buffer.strip(_LINE_ENDS))
+        if rest and not self._skipping:
+            self._judge(_event(rest))
+
+    def _is_marked(self, block: bytes) -> bool:
+        return any(mark in block for mark in self._marks)
+
+    def _take(self, scan_from: int) -> None:
+        """Read the whole events of the buffer and keep the rest."""
+        end = self._last_event_end(scan_from)
+        if end:
+            block = bytes(self._buffer[:end])
+            del self._buffer[:end]
+            if not self.first_event or self._is_marked(block) or len(block) > self.event_bytes_max:
+                self._read(block)
+        if len(self._buffer) > self.event_bytes_max:
+            pending = bytes(self._buffer.strip(_LINE_ENDS))
+            if len(pending) > self.event_bytes_max:
+                self._overflow(pending)
+                self._skipping = True
+                del self._buffer[: -_BOUNDARY_BYTES_MAX + 1]
+
+    def _skip(self) -> None:
+        """Drop an event that is too long, up to its end."""
+        found = _EVENT_END.search(self._buffer)
+        if found is None:
+            del self._buffer[: -_BOUNDARY_BYTES_MAX + 1]
+        else:
+            del self._buffer[: found.end()]
+            self._skipping = False
+
+    def _last_event_end(self, scan_from: int) -> int:
+        if not self._has_returns:
+            at = self._buffer.rfind(b"\n\n", scan_from)
+            return at + 2 if at >= 0 else 0
+        end = 0
+        for found in _EVENT_END.finditer(self._buffer, scan_from):
+            end = found.end()
+        return end
+
+    def _read(self, block: bytes) -> None:
+        """Read a block of whole events."""
+        for piece in _EVENT_END.split(block) if b"\r" in block else block.split(b"\n\n"):
+            raw = piece.strip(_LINE_ENDS)
+            if len(raw) > self.event_bytes_max:
+                self._overflow(raw)
+            elif raw and (not self.first_event or self._is_marked(raw)):
+                self._judge(_event(raw))
+
+    def _overflow(self, raw: bytes) -> None:
+        """An event is too long to be read; its beginning still says whether it is the first one."""
+        self.overflowed += 1
+        event = _event(raw[: self.event_bytes_max])
+        self.first_event = self.first_event or (event.data is not None and self._kind(event) not in _BEFORE_FIRST)
+
+    def _judge(self, event: _Event) -> None:
+        if event.data is None:
+            return
+        kind = self._kind(event)
+        if kind in _BEFORE_FIRST:
+            return
+        is_first, self.first_event = not self.first_event, True
+        if (event.data if self._dialect is Dialect.OPENAI else kind) in _END[self._dialect]:
+            self.ended = True
+        if kind == _FAILED and self.error is None:
+            # It is the dialect's own word for a failure and passes as it is, so it never opens with an error.
+            self.error = InBandError(STATUS_UNKNOWN, event.data)
+        if b'"error"' in event.data or _USAGE.search(event.data):
+            self._read_value(event.data, is_first=is_first)
+
+    def _read_value(self, data: bytes, *, is_first: bool) -> None:
+        try:
+            value: Any = json.loads(data)
+        except (ValueError, RecursionError):
+            return
+        usage = read_usage(value)
+        if usage is not None:
+            self.usage = usage if self.usage is None else self.usage.updated(usage)
+        if self.error is None:
+            self.error = read_error(value, data)
+            self.opens_with_error = is_first and self.error is not None
+
+    def _kind(self, event: _Event) -> bytes | None:
+        """The event's type: its name, else what its data says in a dialect whose events have types."""
+        if event.name is not None or event.data is None or self._dialect is Dialect.OPENAI:
+            return event.name
+        found = _TYPE.search(event.data, 0, _TYPE_WITHIN_BYTES)
+        return found[1] if found else None
+
+
+def _event(raw: bytes) -> _Event:
+    """The fields of one event's lines, without the line ends around it."""
+    name: bytes | None = None
+    lines: list[bytes] = []
+    for line in raw.removeprefix(_BYTE_ORDER_MARK).splitlines():
+        field, _, value = line.partition(b":")
+        if field == b"data":
+            lines.append(value.removeprefix(b" "))
+        elif field == b"event":
+            name = value.removeprefix(b" ")
+    return _Event(name, b"\n".join(lines) if lines else None)

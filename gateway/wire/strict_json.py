@@ -1,0 +1,182 @@
+"""Bytes into one JSON object, read strictly, and the same bytes with single members changed.
+
+Owns what counts as an unambiguous body: UTF-8 without BOM, no repeated key at any level, finite numbers, integers
+within 64 bits, whole Unicode characters, bounded depth and size. Never repairs what it reads, never looks at a field's
+meaning, and never re-serialises a member that it was not asked to change.
+
+The good path is one pass of the C scanner and one short walk over containers; naming the member that is wrong costs a
+second pass, which only a refused body pays (gateway.wire.json_flaws).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, NoReturn
+
+from gateway.wire.json_flaws import INT64_MAX, INT64_MIN, NESTING_MAX, Flaw, Malformed, diagnose
+
+VALUES_MAX = 2**21
+_VALUES_COUNTED_FROM_BYTES = 2**20  # a smaller body cannot hold enough values to matter
+_SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
+_SPACE = re.compile(r"[ \t\n\r]*")
+_JSON_SPACE = b" \t\n\r"
+_BETWEEN_VALUES = bytes(set(range(256)) - set(b",[{"))
+
+
+def parse(body: bytes) -> dict[str, Any]:
+    """The body's members; Malformed where it is not one unambiguous object."""
+    if body.startswith(b"\xef\xbb\xbf"):
+        raise Malformed("invalid_encoding", "The body begins with a byte order mark; send plain UTF-8.", "body")
+    try:
+        text = body.decode()
+    except UnicodeDecodeError as error:
+        message = f"The body is not UTF-8: byte {error.start} cannot be decoded."
+        raise Malformed("invalid_encoding", message, "body") from None
+    if len(body) >= _VALUES_COUNTED_FROM_BYTES:
+        _refuse_too_many_values(body)
+    try:
+        root = _DECODER.decode(text)
+        if type(root) is not dict:
+            raise Malformed("invalid_type", "The body has to be one JSON object.", "body")
+        _examine(root)
+        if "\\" in text and _SURROGATE_ESCAPE.search(text):
+            json.dumps(root, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as error:
+        raise diagnose(text, error) from None
+    return root
+
+
+def rewrite(body: bytes, *, remove: Collection[str], put: Mapping[str, Any], present: Collection[str]) -> bytes:
+    """The body without the members of `remove` and with those of `put`; everything else byte for byte.
+
+    `body` is one that `parse` accepted, `present` its member names. A member of `put` keeps its place where the body
+    has it, else it becomes the last one. Nothing to do: the very same object comes back.
+    """
+    added = "".join(f",{json.dumps(name)}:{_dumps(value)}" for name, value in put.items() if name not in present)
+    if any(name in present for name in chain(remove, put)):
+        return _respliced(body.decode(), frozenset(remove) - put.keys(), put, added).encode()
+    if not added:
+        return body
+    kept = body.rstrip(_JSON_SPACE)[:-1].rstrip(_JSON_SPACE)
+    return b"".join((kept, (added if present else added[1:]).encode(), body[len(kept) :]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """Where one top-level member lies in the text, in characters: its key, its value, its end."""
+
+    name: str
+    key_at: int
+    value_at: int
+    end: int
+
+
+def _respliced(text: str, remove: Collection[str], put: Mapping[str, Any], added: str) -> str:
+    pieces: list[str] = []
+    opening_end = previous_end = 0
+    for span in _spans(text):
+        if not previous_end:
+            opening_end = previous_end = span.key_at
+        if span.name not in remove:
+            # The first member that stays follows the opening brace as the body's own first member did.
+            gap = text[previous_end : span.key_at] if pieces else ""
+            value = _dumps(put[span.name]) if span.name in put else text[span.value_at : span.end]
+            pieces += [gap, text[span.key_at : span.value_at], value]
+        previous_end = span.end
+    return "".join((text[:opening_end], *pieces, added if pieces else added[1:], text[previous_end:]))
+
+
+def _spans(text: str) -> Iterator[_Span]:
+    """Each top-level member, in order, of a text that `parse` accepted."""
+    at = _skip(text, _skip(text, 0) + 1)
+    while text[at] != "}":
+        name, key_end = _PLAIN.raw_decode(text, at)
+        value_at = _skip(text, _skip(text, key_end) + 1)
+        _, end = _PLAIN.raw_decode(text, value_at)
+        yield _Span(name, at, value_at, end)
+        at = _skip(text, end)
+        if text[at] == ",":
+            at = _skip(text, at + 1)
+
+
+def _skip(text: str, at: int) -> int:
+    match = _SPACE.match(text, at)
+    assert match is not None
+    return match.end()
+
+
+def _dumps(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _refuse_too_many_values(body: bytes) -> None:
+    """Memory and loop time of a parse follow the number of values, not of bytes: bound it before parsing."""
+    if _values_upper_bound(body) <= VALUES_MAX:
+        return
+    # Most brackets and commas of ordinary text are inside strings: count again without them.
+    bare = body.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')[::2]
+    if sum(map(_values_upper_bound, bare)) > VALUES_MAX:
+        raise Malformed("body_too_complex", f"The body holds more than {VALUES_MAX} JSON values.", "body")
+
+
+def _values_upper_bound(piece: bytes) -> int:
+    """Every value but the root follows a comma or an opening bracket."""
+    return len(piece.translate(None, delete=_BETWEEN_VALUES))
+
+
+def _examine(root: dict[str, Any]) -> None:
+    """Level by level: depth within its bound, integers within 64 bits. The walk touches containers and numbers only."""
+    level: list[Any] = [root]
+    for _ in range(NESTING_MAX):
+        below: list[Any] = []
+        for container in level:
+            if type(container) is dict:
+                for value in container.values():
+                    kind = type(value)
+                    if kind is dict or kind is list:
+                        below.append(value)
+                    elif kind is int and not INT64_MIN <= value <= INT64_MAX:
+                        raise Flaw("integer_out_of_range")
+            elif container:
+                _examine_list(container, below)
+        if not below:
+            return
+        level = below
+    raise Flaw("nesting_too_deep")
+
+
+def _examine_list(values: list[Any], below: list[Any]) -> None:
+    kinds = set(map(type, values))  # C speed: a prompt of token ids may have a million of them
+    if int in kinds:
+        numbers = values if len(kinds) == 1 else [value for value in values if type(value) is int]
+        if min(numbers) < INT64_MIN or max(numbers) > INT64_MAX:
+            raise Flaw("integer_out_of_range")
+    if dict in kinds or list in kinds:
+        below += [value for value in values if type(value) is dict or type(value) is list]
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        raise Flaw("duplicate_key")
+    return members
+
+
+def _finite(digits: str) -> float:
+    value = float(digits)
+    if not math.isfinite(value):
+        raise Flaw("non_finite_number")
+    return value
+
+
+def _refuse_constant(_: str) -> NoReturn:
+    raise Flaw("non_finite_number")
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_float=_finite, parse_constant=_refuse_constant)
+_PLAIN = json.JSONDecoder()

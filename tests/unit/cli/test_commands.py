@@ -1,0 +1,220 @@
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gateway.__main__ import main
+from gateway.cli import bench
+from gateway.cli.table import table
+from gateway.identity.keys import load_keys
+from gateway.policy import source
+
+CONFIG: dict[str, Any] = {
+    "auth": {"keys_file": "keys.yaml"},
+    "engines": [
+        {
+            "name": "a",
+            "url": "http://127.0.0.1:9",
+            "pool": "chat",
+            "limits": {"max_num_batched_tokens": 2048, "long_prefill_token_threshold": 640, "max_num_seqs": 128},
+        }
+    ],
+    "pools": {"chat": {"models": ["my-model"]}},
+}
+KEY_HASH = hashlib.sha256(b"gw-made-up").hexdigest()
+KEYS = [{"id": "k1", "sha256": KEY_HASH, "service_class": "interactive", "tenant": "acme"}]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path, CONFIG, KEYS)
+    return tmp_path
+
+
+def write(folder: Path, config: dict[str, Any], keys: list[dict[str, Any]]) -> None:
+    (folder / "gateway.yaml").write_text(yaml.safe_dump(config))
+    (folder / "keys.yaml").write_text(yaml.safe_dump({"keys": keys}))
+
+
+def run(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=30, env=environment())
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+
+
+COMMANDS = [["serve"], ["check"], ["keys", "new"], ["policies"], []]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_with_an_example(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*command, "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "example" in shown
+    assert f"gateway {' '.join(command)}" in shown
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["frobnicate"], ["keys"], ["keys", "new"], ["check", "--polcy", "x"], ["policies", "show"]]
+)
+def test_a_usage_error_exits_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    assert "error:" in capsys.readouterr().err
+
+
+def test_a_right_configuration_is_shown_as_tables(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--config", str(folder / "gateway.yaml")]) == 0
+    shown = capsys.readouterr().out
+    for part in ("short-first", "interactive", "weighted_fair", "http://127.0.0.1:9", "my-model"):
+        assert part in shown
+    assert "1 x 640 + 128 + 1024 = 1792 <= 2048" in shown
+    assert "warning" not in shown
+
+
+def test_the_policy_may_be_replaced_on_the_command_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "mine.yaml").write_text("{version: 1, name: mine, service_classes: {interactive: {weight: 1}}}")
+    for given, name in (("passthrough", "passthrough"), ("mine.yaml", "mine")):
+        assert main(["check", "--policy", given]) == 0
+        assert f"policy         {name}," in capsys.readouterr().out
+
+
+def test_what_is_lost_on_an_engine_is_warned_of_and_is_no_error(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine = {**CONFIG["engines"][0], "scheduling": "fcfs", "limits": {**CONFIG["engines"][0]["limits"]}}
+    engine["limits"]["max_num_batched_tokens"] = 1500
+    config = {**CONFIG, "engines": [engine], "ops": {"host": "0.0.0.0"}}  # noqa: S104
+    write(folder, config, [{**KEYS[0], "models": ["gone"]}])
+    assert main(["check"]) == 0
+    shown = capsys.readouterr().out
+    assert "warning: engine a: a step has 1500 tokens" in shown
+    assert "warning: ops listens on 0.0.0.0" in shown
+    assert "warning: key k1 is for the model gone, which no pool serves." in shown
+
+
+def test_open_doors_and_closed_ones_are_warned_of(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(folder, {**CONFIG, "auth": {"anonymous": {"service_class": "batch", "tenant": "anyone"}}}, [])
+    assert main(["check"]) == 0
+    assert "warning: callers without a key are let in as batch" in capsys.readouterr().out
+    write(folder, CONFIG, [])
+    assert main(["check"]) == 0
+    assert "warning: no key is configured: every request will be refused with 401." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("config", "keys", "message"),
+    [
+        ({**CONFIG, "engnes": []}, KEYS, "gateway.yaml: engnes: is not a known key. Write `engines` if that is meant."),
+        ({**CONFIG, "policy": "fastest"}, KEYS, "gateway.yaml: policy: is not a shipped policy. Use one of bounded-fifo"),
+        (CONFIG, [{**KEYS[0], "service_class": "gold"}], "keys.yaml: keys[0].service_class: is gold, which the policy does not have."),
+        (
+            {**CONFIG, "auth": {"anonymous": {"service_class": "gold", "tenant": "t"}}},
+            KEYS,
+            "gateway.yaml: auth.anonymous.service_class: is gold, which the policy short-first does not have.",
+        ),
+    ],
+)  # fmt: skip
+def test_a_configuration_error_is_one_line_and_exit_status_2(
+    folder: Path, capsys: pytest.CaptureFixture[str], config: dict[str, Any], keys: list[dict[str, Any]], message: str
+) -> None:
+    write(folder, config, keys)
+    for command in ("check", "serve"):
+        assert main([command]) == 2
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        assert captured.err.startswith("error: ")
+        assert message in captured.err
+        assert captured.err.count("\n") == 1
+
+
+def test_a_new_key_can_be_pasted_and_works(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["keys", "new", "--service-class", "interactive", "--tenant", "007"]) == 0
+    shown = capsys.readouterr().out
+    document = yaml.safe_load(shown)
+    assert set(document) == {"key", "entry"}
+    pasted = next(line.removeprefix("entry: ") for line in shown.splitlines() if line.startswith("entry: "))
+    (folder / "keys.yaml").write_text(f"keys:\n  - {pasted}\n")
+    (entry,) = load_keys(folder / "keys.yaml", {"interactive"})
+    assert entry.sha256 == hashlib.sha256(document["key"].encode()).hexdigest()
+    assert (entry.service_class, entry.tenant) == ("interactive", "007")
+
+
+@pytest.mark.parametrize("tenant", ["a b", "", "none", "ä"])
+def test_a_key_for_an_unsafe_name_is_refused(tenant: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["keys", "new", "--service-class", "interactive", "--tenant", tenant]) == 2
+    assert "is not a valid name" in capsys.readouterr().err
+
+
+def test_policies_are_listed_shown_and_described(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["policies"]) == 0
+    listed = capsys.readouterr().out
+    assert main(["policies", "list"]) == 0
+    assert capsys.readouterr().out == listed
+    for name in source.names():
+        assert f"\n{name} " in listed
+    assert main(["policies", "show", "short-first"]) == 0
+    assert capsys.readouterr().out == source.text("short-first")
+    assert main(["policies", "schema"]) == 0
+    assert json.loads(capsys.readouterr().out)["title"] == "Policy"
+    assert main(["policies", "show", "nope"]) == 2
+    assert "is not a shipped policy" in capsys.readouterr().err
+
+
+def test_the_bench_is_named_where_its_modules_are_missing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Absent:
+        def find_spec(self, name: str, *_: object) -> None:
+            if name == "bench.cli":
+                raise ModuleNotFoundError(name="rich")
+
+    monkeypatch.delitem(sys.modules, "bench.cli", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Absent(), *sys.meta_path])
+    assert main([bench.NAME, "run", "--any", "thing"]) == 2
+    assert "gateway bench needs the module rich" in capsys.readouterr().err
+
+
+def test_the_module_runs_as_a_program(folder: Path) -> None:
+    checked = run(sys.executable, "-m", "gateway", "check")
+    assert (checked.returncode, checked.stderr) == (0, "")
+    assert "short-first" in checked.stdout
+    (folder / "gateway.yaml").unlink()
+    missing = run(sys.executable, "-m", "gateway", "serve")
+    assert (missing.returncode, missing.stdout) == (2, "")
+    assert missing.stderr == "error: gateway.yaml: does not exist. Create it, or correct the path.\n"
+
+
+def test_serve_runs_until_it_is_told_to_end(folder: Path) -> None:
+    here = {"host": "127.0.0.1", "port": 0}
+    write(folder, {**CONFIG, "listen": here, "ops": here, "drain": {"settle_s": 0, "deadline_s": 1}}, KEYS)
+    command = [sys.executable, "-m", "gateway", "serve"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment()) as serving:
+        assert serving.stdout is not None
+        assert any('"listening"' in line for line in serving.stdout)
+        serving.send_signal(signal.SIGTERM)
+        assert serving.wait(timeout=30) == 0
+
+
+def test_the_bench_gets_its_own_arguments(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([bench.NAME, "run", "--help"]) == 0
+    assert "gateway bench run" in capsys.readouterr().out
+    assert main([bench.NAME, "run", "--unheard-of"]) == 2
+
+
+def test_a_reader_that_leaves_causes_no_traceback() -> None:
+    assert run("/bin/sh", "-c", f"{sys.executable} -m gateway policies schema | true").stderr == ""
+
+
+def test_a_table_aligns_text_left_and_numbers_right() -> None:
+    assert table(["name", "n", "w"], [["a", 5, 0.5], ["long", 1234, None]]) == (
+        "name     n    w\na        5  0.5\nlong  1234    -"
+    )

@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from gateway.wire.answers import HEAD_BYTES_TO_JUDGE, TAIL_BYTES_MAX, BodyTap, Usage, read_error, read_usage
+
+
+def whole(*chunks: bytes) -> BodyTap:
+    tap = BodyTap()
+    for chunk in chunks:
+        tap.feed(chunk)
+    tap.finish()
+    return tap
+
+
+@pytest.mark.parametrize(
+    ("value", "usage"),
+    [
+        ({"usage": {"prompt_tokens": 5, "completion_tokens": 7, "total_tokens": 12}}, Usage(5, 7)),
+        ({"usage": {"prompt_tokens": 5, "prompt_tokens_details": {"cached_tokens": 4}}}, Usage(5, None, 4)),
+        ({"usage": {"prompt_tokens": 5, "prompt_tokens_details": None}}, Usage(5)),
+        ({"type": "message_start", "message": {"usage": {"input_tokens": 3, "output_tokens": 0}}}, Usage(3, 0)),
+        ({"usage": {"input_tokens": 3, "cache_read_input_tokens": 2}}, Usage(3, None, 2)),
+        (
+            {
+                "response": {
+                    "usage": {"input_tokens": 3, "output_tokens": 4, "input_tokens_details": {"cached_tokens": 1}}
+                }
+            },
+            Usage(3, 4, 1),
+        ),
+        ({"usage": {"prompt_tokens": -1, "completion_tokens": "7"}}, Usage()),
+        ({"usage": {"prompt_tokens": True}}, Usage()),
+        ({"usage": None, "choices": None}, None),
+        ({"choices": [{"delta": None}]}, None),
+        ([1], None),
+    ],
+)
+def test_usage_is_read_in_every_dialects_words(value: Any, usage: Usage | None) -> None:
+    assert read_usage(value) == usage
+
+
+def test_a_later_usage_updates_only_what_it_says() -> None:
+    assert Usage(5, 1, 2).updated(Usage(None, 9, None)) == Usage(5, 9, 2)
+
+
+@pytest.mark.parametrize(
+    ("value", "status"),
+    [
+        ({"error": {"message": "busy", "type": "Service Unavailable", "param": None, "code": 503}}, 503),
+        ({"error": {"message": "x", "type": "BadRequestError", "code": 400}}, 400),
+        ({"error": {"message": "x", "code": "429"}}, 429),
+        ({"error": {"message": "x", "type": "rate_limit_error", "code": "slow_down"}}, 429),
+        ({"error": {"message": "x", "type": "NotFoundError", "code": None}}, 404),
+        ({"error": {"message": "x", "type": "never heard of", "code": 20}}, 502),
+        ({"error": {"message": "x", "type": 5, "code": 200}}, 502),
+        ({"error": {"message": "x", "code": "5034"}}, 502),
+        ({"error": "Unauthorized"}, 502),
+        ({"object": "error", "message": "x", "type": "NotFoundError", "code": 404}, 404),
+        ({"type": "error", "error": {"type": "overloaded_error", "message": "x"}}, 503),
+        ({"type": "error", "error": {"type": "internal_error", "message": "x"}}, 502),
+        ({"type": "error", "code": "server_error", "message": "x"}, 502),
+    ],
+)
+def test_an_error_inside_a_success_has_a_status(value: dict[str, Any], status: int) -> None:
+    error = read_error(value, b"raw")
+    assert error is not None
+    assert (error.status, error.body) == (status, b"raw")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"error": None, "choices": []},
+        {"choices": [{"error": "x"}]},
+        {"object": "response", "status": "failed", "error": {"code": "server_error"}},
+        {},
+        [],
+        "error",
+    ],
+)
+def test_an_answer_without_an_error_is_none(value: Any) -> None:
+    assert read_error(value, b"") is None
+
+
+ANSWER = {
+    "id": "c",
+    "choices": [{"message": {"content": 'say "usage": {"prompt_tokens": 1}'}}],
+    "usage": {"prompt_tokens": 9, "completion_tokens": 2},
+}
+
+
+@pytest.mark.parametrize("size", [1, 3, 64, 10_000])
+def test_a_whole_answers_usage_is_read_however_it_comes(size: int) -> None:
+    body = json.dumps(ANSWER).encode()
+    tap = whole(*(body[at : at + size] for at in range(0, len(body), size)))
+    assert (tap.usage, tap.error, tap.overflowed) == (Usage(9, 2), None, 0)
+
+
+def test_usage_at_the_end_of_a_huge_answer_is_found() -> None:
+    body = json.dumps({"choices": ["x" * (3 * TAIL_BYTES_MAX)], "usage": {"prompt_tokens": 9}}).encode()
+    assert whole(body).usage == Usage(9)
+
+
+def test_usage_that_lies_too_far_back_is_counted_as_not_read() -> None:
+    body = json.dumps({"usage": {"prompt_tokens": 9}, "choices": ["x" * (3 * TAIL_BYTES_MAX)]}).encode()
+    tap = whole(body)
+    assert (tap.usage, tap.overflowed) == (None, 1)
+
+
+@pytest.mark.parametrize("body", [b"", b"WEBVTT\n", b'{"usage": {"prompt', b"\xff" * 100, b'{"usage":{"a":tru}}'])
+def test_an_answer_that_cannot_be_read_has_no_usage_and_no_error(body: bytes) -> None:
+    tap = whole(body)
+    assert (tap.usage, tap.error) == (None, None)
+
+
+ERROR = b'{"error": {"message": "busy, come again later", "type": "Service Unavailable", "code": 503}}'
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_an_error_envelope_is_suspected_from_its_first_bytes_and_read_at_its_end(size: int) -> None:
+    tap = BodyTap()
+    for at in range(0, len(ERROR), size):
+        tap.feed(ERROR[at : at + size])
+        assert tap.error_suspected
+    tap.finish()
+    assert tap.error is not None
+    assert (tap.error.status, tap.error.body) == (503, ERROR)
+
+
+def test_an_ordinary_answer_is_suspected_only_while_too_little_of_it_came() -> None:
+    body = json.dumps(ANSWER).encode()
+    tap = BodyTap()
+    tap.feed(body[: HEAD_BYTES_TO_JUDGE - 1])
+    assert tap.error_suspected
+    tap.feed(body[HEAD_BYTES_TO_JUDGE - 1 :])
+    assert not tap.error_suspected
+    tap.finish()
+    assert tap.error is None
+
+
+def test_an_error_member_that_is_null_is_no_error() -> None:
+    tap = BodyTap()
+    tap.feed(b'{"error" : null, "choices": [], "object": "chat.completion"}')
+    assert not tap.error_suspected

@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import pytest
+
+from gateway.wire.dialects import (
+    CHAT_COMPLETIONS,
+    COMPLETIONS,
+    MODEL,
+    MODELS,
+    ROUTES,
+    Dialect,
+    PromptForm,
+    Route,
+    WrongMethod,
+    dialect_of,
+    find_route,
+)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "route"),
+    [
+        ("POST", "/v1/chat/completions", CHAT_COMPLETIONS),
+        ("POST", "/v1/completions", COMPLETIONS),
+        ("GET", "/v1/models", MODELS),
+    ],
+)
+def test_an_exact_path_is_its_route(method: str, path: str, route: Route) -> None:
+    assert find_route(method, path) is route
+    assert route.path == path
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/",
+        "",
+        "/v1",
+        "/v1/",
+        "/v1/chat/completions/",
+        "//v1/completions",
+        "/V1/completions",
+        "/v1/./completions",
+        "/v1/../v1/completions",
+        "/v1/completions;x",
+        "/v1/%63ompletions",
+        "/v1%2Fcompletions",
+        "/v1/chat%2Fcompletions",
+        "/v1/completions?stream=true",
+        "/v1/completions#x",
+        "http://host/v1/completions",
+        "/invocations",
+        "/metrics",
+        "/tokenize",
+        "/v1/load_lora_adapter",
+        "/sleep",
+        "/health",
+    ],
+)
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_whatever_is_not_spelled_as_a_route_does_not_exist(method: str, path: str) -> None:
+    assert find_route(method, path) is None
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "OPTIONS", "post", "CONNECT"])
+def test_another_method_on_a_known_path_says_which_one_is_allowed(method: str) -> None:
+    assert find_route(method, "/v1/completions") == WrongMethod("POST", Dialect.OPENAI)
+
+
+def test_a_wrong_method_is_told_on_a_models_path_too() -> None:
+    assert find_route("DELETE", "/v1/models/a") == WrongMethod("GET", Dialect.OPENAI)
+
+
+@pytest.mark.parametrize(
+    ("raw_id", "model_id"),
+    [
+        ("tiny", "tiny"),
+        ("org%2Fname", "org/name"),
+        ("org/name", "org/name"),
+        ("org%2fname-7b.Q4", "org/name-7b.Q4"),
+        ("n%C3%A4me", "näme"),
+        ("a:b@c", "a:b@c"),
+    ],
+)
+def test_a_models_id_may_hold_slashes_and_goes_on_as_it_was_spelled(raw_id: str, model_id: str) -> None:
+    route = find_route("GET", f"/v1/models/{raw_id}")
+    assert isinstance(route, Route)
+    assert (route.model_id, route.path, route.name) == (model_id, f"/v1/models/{raw_id}", MODEL.name)
+
+
+@pytest.mark.parametrize(
+    "raw_id",
+    [
+        "",
+        "/",
+        "a/",
+        "/a",
+        "a//b",
+        "..",
+        "a/../b",
+        "%2e%2e",
+        "a%2F..%2Fb",
+        "%00",
+        "a%0d%0ab",
+        "%ff",
+        "%",
+        "a b",
+        "a?b",
+        "%zz",
+    ],
+)
+def test_an_id_that_could_be_read_as_another_path_is_no_model(raw_id: str) -> None:
+    assert find_route("GET", f"/v1/models/{raw_id}") is None
+
+
+def test_every_generation_route_says_where_its_output_limit_stands() -> None:
+    for route in ROUTES:
+        assert route.generation == (route.form is not PromptForm.NONE) == (route.output_member is not None)
+
+
+def test_refusals_on_the_anthropic_path_wear_its_envelope() -> None:
+    assert dialect_of("/v1/messages") is Dialect.ANTHROPIC
+    assert dialect_of("/v1/messages/count_tokens") is Dialect.ANTHROPIC
+    assert dialect_of("/v1/nothing") is Dialect.OPENAI

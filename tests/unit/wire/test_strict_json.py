@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gateway.wire import strict_json
+from gateway.wire.json_flaws import NESTING_MAX, Malformed
+from gateway.wire.strict_json import VALUES_MAX, parse, rewrite
+
+
+def refusal(body: bytes) -> tuple[str, str]:
+    with pytest.raises(Malformed) as caught:
+        parse(body)
+    return caught.value.code, caught.value.param
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "param"),
+    [
+        (b"", "invalid_json", "body"),
+        (b"{", "invalid_json", "body"),
+        (b'{"a":1}x', "invalid_json", "body"),
+        (b'{"a":1,}', "invalid_json", "a"),
+        (b'{"a":1 "b":2}', "invalid_json", "a"),
+        (b'{"a":1,"b":{"c":tru}}', "invalid_json", "b"),
+        (b'{"a":01}', "invalid_json", "a"),
+        (b'{"a":"\x01"}', "invalid_json", "a"),
+        (b"{'a':1}", "invalid_json", "body"),
+        (b"[]", "invalid_type", "body"),
+        (b"null", "invalid_type", "body"),
+        (b'"x"', "invalid_type", "body"),
+        (b"\xff", "invalid_encoding", "body"),
+        (b'{"a":"\xed\xa0\x80"}', "invalid_encoding", "body"),
+        (b"\xef\xbb\xbf{}", "invalid_encoding", "body"),
+        ('{"a":1}'.encode("utf-16"), "invalid_encoding", "body"),
+        ('{"a":1}'.encode("utf-16-le"), "invalid_json", "body"),
+        (b'{"model":"a","model":"b"}', "duplicate_key", "model"),
+        (b'{"model":"a","\\u006dodel":"b"}', "duplicate_key", "model"),
+        (b'{"messages":[{},{"role":1,"role":2}]}', "duplicate_key", "messages[1].role"),
+        (b'{"a":NaN}', "non_finite_number", "a"),
+        (b'{"a":-Infinity}', "non_finite_number", "a"),
+        (b'{"a":{"b":[0,1e400]}}', "non_finite_number", "a.b[1]"),
+        (b'{"top_k":9223372036854775808}', "integer_out_of_range", "top_k"),
+        (b'{"seed":-9223372036854775809}', "integer_out_of_range", "seed"),
+        (b'{"a":[1,"x",99999999999999999999]}', "integer_out_of_range", "a[2]"),
+        (b'{"a":%s}' % (b"9" * 5000), "integer_out_of_range", "a"),
+        (b'{"stop":["a","\\ud800"]}', "lone_surrogate", "stop[1]"),
+        (b'{"stop":"\\udc00\\ud800"}', "lone_surrogate", "stop"),
+        (b'{"a":{"\\ud800":1}}', "lone_surrogate", "a"),
+        (b"[" * 2000, "nesting_too_deep", "body"),
+        (b'{"a":' * 1_000_000, "nesting_too_deep", "a"),
+        (b'{"a":NaN,,}', "invalid_json", "a"),
+        (b'{"a":9223372036854775808,"b":tru}', "invalid_json", "b"),
+    ],
+)
+def test_what_is_not_one_plain_object_is_refused_by_name(body: bytes, code: str, param: str) -> None:
+    assert refusal(body) == (code, param)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"a":9223372036854775807,"b":-9223372036854775808}',
+        b'{"a":1e308,"b":-0.0,"c":1E-400}',
+        b'{"a":"\\ud83d\\ude00","b":"\\\\ud800","c":"\\u0000"}',
+        '{"ü":"漢 😀"}'.encode(),
+        b' \t\r\n{ "a" : [ 1 , null ] } \n',
+        b"{}",
+    ],
+)
+def test_what_is_plain_is_read_as_it_stands(body: bytes) -> None:
+    assert parse(body) == json.loads(body)
+
+
+def test_depth_is_accepted_up_to_its_bound_and_no_further() -> None:
+    assert parse(b'{"a":' * NESTING_MAX + b"1" + b"}" * NESTING_MAX)
+    code, param = refusal(b'{"a":' * (NESTING_MAX + 1) + b"1" + b"}" * (NESTING_MAX + 1))
+    assert (code, param[:6]) == ("nesting_too_deep", "a.a.a.")
+    assert refusal(b'{"a":' + b"[" * NESTING_MAX + b"]" * NESTING_MAX + b"}")[0] == "nesting_too_deep"
+
+
+def test_a_body_of_too_many_values_is_refused_before_it_is_built() -> None:
+    body = b'{"a":[' + b"[]," * VALUES_MAX + b"1]}"
+    assert refusal(body) == ("body_too_complex", "body")
+
+
+def test_brackets_and_commas_inside_text_are_no_values() -> None:
+    text = '[{,\\"' * (VALUES_MAX // 2)
+    body = json.dumps({"a": text}).encode()
+    assert parse(body) == {"a": text}
+
+
+def test_a_name_as_long_as_the_body_is_cut_in_the_refusal() -> None:
+    with pytest.raises(Malformed) as caught:
+        parse(b'{"%s":NaN}' % (b"k" * 5000))
+    assert len(caught.value.param) == 128
+
+
+BODY = b'{ "model" : "m",\n  "n":1 , "\\u0070riority":5,"x":{"priority":1.0e2} }\n'
+
+
+def names(body: bytes) -> frozenset[str]:
+    return frozenset(parse(body))
+
+
+def test_a_body_that_needs_no_change_is_the_same_object() -> None:
+    body = b'{"model":"m"}'
+    assert rewrite(body, remove={"priority"}, put={}, present=names(body)) is body
+
+
+def test_a_new_member_goes_to_the_end_and_all_else_stays() -> None:
+    body = b'{"a": 1.0, "b":"\\u0000" } \n'
+    assert rewrite(body, remove=(), put={"p": -5}, present=names(body)) == b'{"a": 1.0, "b":"\\u0000","p":-5 } \n'
+
+
+def test_a_member_that_is_there_changes_in_its_place() -> None:
+    changed = rewrite(BODY, remove=(), put={"priority": -7, "n": 2}, present=names(BODY))
+    assert changed == b'{ "model" : "m",\n  "n":2 , "\\u0070riority":-7,"x":{"priority":1.0e2} }\n'
+
+
+def test_a_member_that_may_not_pass_is_cut_out_with_its_comma() -> None:
+    removed = rewrite(BODY, remove={"priority"}, put={}, present=names(BODY))
+    assert removed == b'{ "model" : "m",\n  "n":1,"x":{"priority":1.0e2} }\n'
+
+
+@pytest.mark.parametrize(
+    ("remove", "expected"),
+    [
+        ({"a"}, '{"b": "é" , "c":3}'),
+        ({"c"}, '{"a":1, "b": "é" }'),
+        ({"a", "b"}, '{"c":3}'),
+        ({"b", "c"}, '{"a":1 }'),
+        ({"a", "b", "c"}, "{}"),
+    ],
+)
+def test_any_set_of_members_can_be_cut_out(remove: set[str], expected: str) -> None:
+    body = '{"a":1, "b": "é" , "c":3}'.encode()
+    rewritten = rewrite(body, remove=remove, put={}, present=names(body))
+    assert json.loads(rewritten) == {k: v for k, v in json.loads(body).items() if k not in remove}
+    assert rewritten.decode().replace(" ", "") == expected.replace(" ", "")
+
+
+def test_a_member_both_removed_and_put_is_put() -> None:
+    body = b'{"priority":"9","model":"m"}'
+    assert rewrite(body, remove={"priority"}, put={"priority": 1}, present=names(body)) == b'{"priority":1,"model":"m"}'
+
+
+def test_the_bounds_have_names() -> None:
+    assert (strict_json.VALUES_MAX, NESTING_MAX) == (2**21, 64)
