@@ -1,0 +1,1 @@
+"""Pure arithmetic over request records: quantiles, goodput, validity, comparison. No I/O."""

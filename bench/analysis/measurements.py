@@ -1,0 +1,158 @@
+"""All that was measured in one run, put together from its records. Pure; the configuration is not in here."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bench.analysis.classes import ClassMeasure, Sample, measure, sample
+from bench.analysis.limits import Limits
+from bench.records.request import Outcome, Phase, RequestRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Throughput:
+    """Over the whole run, from the first dispatch to the end of the last request, warm-up and drain included."""
+
+    seconds: float
+    completed_per_s: float
+    output_tokens_per_s: float
+    total_tokens_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Exactness:
+    """Whether requests had the asked lengths, by the server's own usage, over completed requests of the whole run."""
+
+    exact: int
+    differ: int
+    unknown: int
+
+
+@dataclass(frozen=True, slots=True)
+class Measurements:
+    """One run. `classes` by name, `all` among them. Throughput is None where nothing completed.
+
+    loop_late_share: of the run's time, how much the event loop spent being late by more than the tolerance.
+    """
+
+    window_s: float
+    classes: dict[str, ClassMeasure]
+    warmup_outcomes: dict[str, int]
+    throughput: Throughput | None
+    dispatch_lag_ms: Sample
+    dispatch_lag_ms_max: float | None
+    loop_lag_ms: Sample
+    loop_lag_ms_max: float | None
+    loop_late_share: float
+    connect_ms: Sample
+    prompt_lengths: Exactness
+    output_lengths: Exactness
+    malformed_events: int
+
+    @property
+    def offered_per_s(self) -> float:
+        return self.classes["all"].offered / self.window_s
+
+    def to_json(self) -> dict[str, Any]:
+        client: dict[str, Any] = {
+            "dispatch_lag_ms": _with_max(self.dispatch_lag_ms, self.dispatch_lag_ms_max),
+            "event_loop_lag_ms": _with_max(self.loop_lag_ms, self.loop_lag_ms_max),
+            "event_loop_late_share": round(self.loop_late_share, 5),
+            "connections_opened": self.connect_ms.count,
+            "connect_ms": self.connect_ms.to_json(),
+            "malformed_events": self.malformed_events,
+        }
+        said: dict[str, Any] = {
+            "window": {"seconds": self.window_s, "offered_per_s": round(self.offered_per_s, 4)},
+            "classes": {name: each.to_json() for name, each in self.classes.items()},
+            "warmup": {"outcomes": self.warmup_outcomes},
+        }
+        if self.throughput is not None:
+            said["throughput"] = {
+                "seconds": round(self.throughput.seconds, 3),
+                "completed_per_s": round(self.throughput.completed_per_s, 4),
+                "output_tokens_per_s": round(self.throughput.output_tokens_per_s, 2),
+                "total_tokens_per_s": round(self.throughput.total_tokens_per_s, 2),
+            }
+        said["client"] = {key: value for key, value in client.items() if value != {"count": 0}}
+        said["lengths"] = {
+            "prompt_tokens": _lengths(self.prompt_lengths),
+            "output_tokens": _lengths(self.output_lengths),
+        }
+        return said
+
+
+def put_together(
+    records: Sequence[RequestRecord],
+    *,
+    window_s: float,
+    limits: Limits,
+    loop_lags_s: Sequence[float],
+    loop_period_s: float,
+    lag_tolerance_ms: float,
+) -> Measurements:
+    """loop_lags_s: by how much the event loop was late each time it should have woken after `loop_period_s`."""
+    window = [record for record in records if record.phase is Phase.WINDOW]
+    names = list(dict.fromkeys(record.class_name for record in records))
+    classes = {
+        name: measure([each for each in window if each.class_name == name], window_s=window_s, limits=limits)
+        for name in names
+    }
+    classes["all"] = measure(window, window_s=window_s, limits=limits)
+    lags = [record.lag_ms for record in records if record.lag_ms is not None]
+    completed = [record for record in records if record.outcome is Outcome.COMPLETED]
+    return Measurements(
+        window_s=window_s,
+        classes=classes,
+        warmup_outcomes=dict(Counter(str(r.outcome) for r in records if r.phase is Phase.WARMUP)),
+        throughput=throughput(records),
+        dispatch_lag_ms=sample(lags),
+        dispatch_lag_ms_max=max(lags, default=None),
+        loop_lag_ms=sample(lag * 1000 for lag in loop_lags_s),
+        loop_lag_ms_max=max(loop_lags_s) * 1000 if loop_lags_s else None,
+        loop_late_share=_late_share(loop_lags_s, loop_period_s, lag_tolerance_ms / 1000),
+        connect_ms=sample(record.connect_ms for record in records if record.connect_ms is not None),
+        prompt_lengths=_exactness([(r.prompt_tokens_planned, r.prompt_tokens) for r in completed]),
+        output_lengths=_exactness([(r.output_tokens_planned, r.output_tokens) for r in completed]),
+        malformed_events=sum(record.malformed_events for record in records),
+    )
+
+
+def throughput(records: Sequence[RequestRecord]) -> Throughput | None:
+    """Tokens of completed requests, by the server's count where it gave one, over first dispatch to last end."""
+    completed = [record for record in records if record.outcome is Outcome.COMPLETED]
+    starts = [record.dispatched_ms for record in records if record.dispatched_ms is not None]
+    ends = [record.ended_ms for record in records if record.ended_ms is not None]
+    if not completed or not starts or max(ends) <= min(starts):
+        return None
+    seconds = (max(ends) - min(starts)) / 1000
+    output = sum(_known(record.output_tokens, record.output_tokens_planned) for record in completed)
+    prompt = sum(_known(record.prompt_tokens, record.prompt_tokens_planned) for record in completed)
+    return Throughput(seconds, len(completed) / seconds, output / seconds, (output + prompt) / seconds)
+
+
+def _late_share(lags_s: Sequence[float], period_s: float, tolerance_s: float) -> float:
+    watched_s = sum(lags_s) + period_s * len(lags_s)
+    return sum(lag for lag in lags_s if lag > tolerance_s) / watched_s if watched_s else 0.0
+
+
+def _known(counted: int | None, planned: int) -> int:
+    return planned if counted is None else counted
+
+
+def _exactness(lengths: Sequence[tuple[int, int | None]]) -> Exactness:
+    known = [(planned, counted) for planned, counted in lengths if counted is not None]
+    exact = sum(planned == counted for planned, counted in known)
+    return Exactness(exact=exact, differ=len(known) - exact, unknown=len(lengths) - len(known))
+
+
+def _lengths(exactness: Exactness) -> dict[str, int]:
+    return {"exact": exactness.exact, "differ": exactness.differ, "not_reported": exactness.unknown}
+
+
+def _with_max(found: Sample, largest: float | None) -> dict[str, Any]:
+    said = found.to_json()
+    return said if largest is None else {**said, "max": round(largest, 3)}

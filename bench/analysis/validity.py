@@ -1,0 +1,88 @@
+"""Whether a run may be used: VALID, or INVALID and why. Pure; tolerances are fixed before the run.
+
+A verdict says nothing of how good the target is. A run with refusals or unfinished requests can be perfectly valid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bench.analysis.measurements import Measurements
+from bench.records.request import Outcome
+
+# A token is stamped late only while the event loop is late: under one per cent of the time no quantile up to p99 moves
+# by it, and one hiccup of the machine does not void an hour.
+LOOP_LATE_SHARE_MAX = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`reasons` make the run INVALID; `notes` are for the reader and change nothing."""
+
+    reasons: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def valid(self) -> bool:
+        return not self.reasons
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "verdict": "VALID" if self.valid else "INVALID",
+            "reasons": list(self.reasons),
+            "notes": list(self.notes),
+        }
+
+
+def judge(
+    measured: Measurements,
+    *,
+    lag_tolerance_ms: float,
+    interrupted: bool,
+    engine_reasons: Sequence[str] = (),
+    engine_notes: Sequence[str] = (),
+) -> Verdict:
+    """`engine_reasons` are the engine's part: not idle at the start, restarted during the run."""
+    reasons = list(engine_reasons)
+    if interrupted:
+        reasons.append("interrupted before its end")
+    elif unsent := measured.classes["all"].outcomes[Outcome.UNSENT]:
+        reasons.append(f"{unsent} requests were never sent")
+    if measured.classes["all"].offered == 0:
+        reasons.append("no request was planned inside the measurement window")
+    lag_reasons, lag_notes = _client(measured, lag_tolerance_ms)
+    length_reasons, length_notes = _lengths(measured)
+    notes = [*engine_notes, *lag_notes, *length_notes]
+    if measured.malformed_events:
+        notes.append(f"{measured.malformed_events} stream events could not be read")
+    return Verdict((*reasons, *lag_reasons, *length_reasons), tuple(notes))
+
+
+def _client(measured: Measurements, tolerance_ms: float) -> tuple[list[str], list[str]]:
+    reasons: list[str] = []
+    notes: list[str] = []
+    lag, loop_lag, share = measured.dispatch_lag_ms_max, measured.loop_lag_ms_max, measured.loop_late_share
+    if lag is not None and lag > tolerance_ms:
+        reasons.append(f"client lag: a request was sent {lag:.1f} ms late, tolerance {tolerance_ms:g} ms")
+    if share > LOOP_LATE_SHARE_MAX:
+        reasons.append(
+            f"client lag: the event loop was late by more than {tolerance_ms:g} ms for {share:.1%} of the time, "
+            f"at most {LOOP_LATE_SHARE_MAX:.0%} may be"
+        )
+    elif loop_lag is not None and loop_lag > tolerance_ms:
+        notes.append(f"the event loop was once {loop_lag:.0f} ms late: single token times may be off by that")
+    return reasons, notes
+
+
+def _lengths(measured: Measurements) -> tuple[list[str], list[str]]:
+    prompts, outputs = measured.prompt_lengths, measured.output_lengths
+    reasons: list[str] = []
+    if prompts.differ:
+        reasons.append(f"{prompts.differ} prompts did not have the asked length: the tokenizer is not the server's")
+    if outputs.differ:
+        reasons.append(f"{outputs.differ} outputs did not have the asked length: the server did not honour ignore_eos")
+    if not prompts.unknown:
+        return reasons, []
+    return reasons, [f"{prompts.unknown} completed requests came without usage: their lengths are unverified"]

@@ -1,0 +1,71 @@
+"""The words of one cell: one trace sent to one target. What is planned, what was seen, what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bench.analysis.limits import Limits
+from bench.analysis.measurements import Measurements
+from bench.analysis.validity import Verdict
+from bench.corpus.prompts import Corpus
+from bench.corpus.tokenizer import PromptForm, ServedTokenizer
+from bench.engine.metrics import Reading
+from bench.engine.watch import Unreadable
+from bench.load.flight import Flight
+from bench.load.lag import LoopLag
+from bench.load.pacing import Windows
+from bench.load.target import Target
+from bench.records.request import RequestRecord
+from bench.trace.arrivals import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class CellPlan:
+    """Everything that a cell is made of. idle_urls: engines that must be idle before it begins."""
+
+    cell_id: str
+    repeat: int
+    target: Target
+    trace: Trace
+    corpus: Corpus
+    tokenizer: ServedTokenizer
+    form: PromptForm
+    model: str
+    cache_salted: bool
+    windows: Windows
+    limits: Limits
+    goodput: Sequence[str]
+    lag_tolerance_ms: float
+    idle_urls: Sequence[str]
+    idle_wait_s_max: float
+    seeds: Mapping[str, int]
+    metadata: Mapping[str, str]
+    command: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class CellResult:
+    """A cell that was run. `interrupted`: the user stopped it, and nothing after it should be begun."""
+
+    plan: CellPlan
+    run_id: str
+    folder: Path
+    records: Sequence[RequestRecord]
+    measured: Measurements
+    verdict: Verdict
+    interrupted: bool
+
+
+@dataclass(slots=True)
+class Seen:
+    """What the load leaves behind, kept outside the event loop so that an interruption does not lose it."""
+
+    flights: list[Flight]
+    lag: LoopLag
+    started_at: float = 0.0
+    before: Reading | Unreadable | None = None
+    after: Reading | Unreadable | None = None
+    version: str | None = None
+    busy_engines: list[str] = field(default_factory=list)

@@ -1,0 +1,100 @@
+"""From what was seen of a cell to its verdict and its five files. Sends and reads nothing over the network."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bench.analysis.measurements import put_together
+from bench.analysis.validity import judge
+from bench.cell import CellPlan, CellResult, Seen
+from bench.engine.metrics import Reading, delta, restarted
+from bench.engine.watch import Unreadable
+from bench.load.lag import PERIOD_S
+from bench.records.run import RunConfig
+from bench.records.store import RunFolder
+from bench.records.vllm_flat import flat
+from bench.trace.jsonl import sha256 as trace_sha256
+
+
+def write_down(plan: CellPlan, run_id: str, folder: RunFolder, seen: Seen, *, interrupted: bool) -> CellResult:
+    """Measure, judge and keep one cell; `seen` may be anything from nothing sent to all answered."""
+    records = [flight.record(seen.started_at) for flight in seen.flights]
+    measured = put_together(
+        records,
+        window_s=plan.windows.observation_s,
+        limits=plan.limits,
+        loop_lags_s=seen.lag.lags_s,
+        loop_period_s=PERIOD_S,
+        lag_tolerance_ms=plan.lag_tolerance_ms,
+    )
+    reasons, notes = _engine_said(seen)
+    verdict = judge(
+        measured,
+        lag_tolerance_ms=plan.lag_tolerance_ms,
+        interrupted=interrupted,
+        engine_reasons=reasons,
+        engine_notes=notes,
+    )
+    effective_args = seen.before.cache_config if isinstance(seen.before, Reading) else {}
+    run = _config(plan, run_id).to_json(engine_version=seen.version, effective_args=effective_args)
+    folder.write_json("run.json", run)
+    folder.write_requests(records)
+    folder.write_json("measurements.json", measured.to_json() | _engine_json(seen.before, seen.after))
+    folder.write_json("verdict.json", verdict.to_json())
+    tokenizer = str(plan.tokenizer.folder)
+    folder.write_json("vllm_bench.json", flat(records, measured, model=plan.model, tokenizer=tokenizer, run=run))
+    return CellResult(plan, run_id, folder.path, records, measured, verdict, interrupted)
+
+
+def _engine_said(seen: Seen) -> tuple[list[str], list[str]]:
+    """What voids the run on the engine's part, and what is only worth a note."""
+    reasons = [f"the engine at {url} was not idle at the start" for url in seen.busy_engines]
+    if isinstance(seen.before, Reading) and isinstance(seen.after, Reading) and restarted(seen.before, seen.after):
+        reasons.append("the engine restarted during the run")
+    notes = [
+        f"engine metrics {when} the run: {reading.reason}"
+        for when, reading in (("before", seen.before), ("after", seen.after))
+        if isinstance(reading, Unreadable)
+    ]
+    if isinstance(seen.before, Reading) and seen.before.idle is False:
+        notes.append("the engine was serving other requests at the start")
+    return reasons, notes
+
+
+def _config(plan: CellPlan, run_id: str) -> RunConfig:
+    return RunConfig(
+        run_id=run_id,
+        cell_id=plan.cell_id,
+        repeat=plan.repeat,
+        command=plan.command,
+        target=plan.target.public(),
+        model=plan.model,
+        endpoint=str(plan.form),
+        load="open loop",
+        trace_sha256=trace_sha256(plan.trace),
+        trace_origin=plan.trace.origin,
+        corpus_sha256=plan.corpus.sha256,
+        tokenizer_sha256=plan.tokenizer.sha256,
+        warmup_s=plan.windows.warmup_s,
+        observation_s=plan.windows.observation_s,
+        drain_deadline_s=plan.windows.drain_deadline_s,
+        seeds=plan.seeds,
+        goodput=plan.goodput,
+        lag_tolerance_ms=plan.lag_tolerance_ms,
+        cache_salted=plan.cache_salted,
+        metadata=plan.metadata,
+    )
+
+
+def _engine_json(before: Reading | Unreadable | None, after: Reading | Unreadable | None) -> dict[str, Any]:
+    if before is None and after is None:
+        return {}
+    said: dict[str, Any] = {}
+    for when, reading in (("before", before), ("after", after)):
+        if isinstance(reading, Reading):
+            said[when] = reading.to_json()
+        elif isinstance(reading, Unreadable):
+            said[when] = {"unreadable": reading.reason}
+    if isinstance(before, Reading) and isinstance(after, Reading):
+        said["delta"] = delta(before, after)
+    return {"engine": said}

@@ -1,0 +1,51 @@
+"""The command line of the bench: picks the command, turns its errors into exit codes. Measures nothing itself."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from bench.commands import capacity, compare, run
+from bench.commands.exits import Exit
+from bench.errors import TargetUnreachableError, UsageError
+
+_COMMANDS = {"run": run, "compare": compare, "capacity": capacity}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """`argv` without the program's name, default sys.argv; returns the exit code. Prints to stdout and stderr."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        args = _parser().parse_args(words)
+    except SystemExit as stop:  # argparse: 0 after --help, 2 after an error it has printed
+        return stop.code if isinstance(stop.code, int) else Exit.USAGE
+    try:
+        code: int = _COMMANDS[args.command].execute(args, ["gateway", "bench", *words])
+    except UsageError as error:
+        print(f"gateway bench {args.command}: {error}", file=sys.stderr)
+        return Exit.USAGE
+    except TargetUnreachableError as error:
+        print(f"gateway bench {args.command}: {error}", file=sys.stderr)
+        return Exit.FAILURE
+    except KeyboardInterrupt:
+        print(f"gateway bench {args.command}: interrupted", file=sys.stderr)
+        return Exit.FAILURE
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="gateway bench", description="Measure a gateway or an engine under an open-loop load of several classes."
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, module in _COMMANDS.items():
+        command = commands.add_parser(
+            name,
+            help=module.HELP,
+            description=module.HELP,
+            epilog=module.EXAMPLE,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        module.add_arguments(command)
+    return parser

@@ -1,0 +1,112 @@
+"""Options that several commands share, and what they are turned into. Prints nothing."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+from pathlib import Path
+
+from bench.corpus.tokenizer import PromptForm
+from bench.errors import UsageError
+from bench.load.target import Target, clean_url, metrics_url, resolve_keys
+from bench.options import LONG, SHORT, parse_credentials, parse_mix, parse_pairs, parse_priorities
+from bench.trace.mix import ClassLoad
+
+
+def add_target(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("target")
+    group.add_argument("--base-url", required=True, metavar="URL", help="http://HOST:PORT of the gateway or an engine")
+    group.add_argument("--model", required=True, help="the served model's name")
+    group.add_argument(
+        "--tokenizer", required=True, type=Path, metavar="DIR", help="folder of the served model's tokenizer"
+    )
+    group.add_argument("--endpoint", choices=[str(form) for form in PromptForm], default=str(PromptForm.CHAT))
+    group.add_argument(
+        "--credential",
+        nargs="+",
+        default=[],
+        metavar="[CLASS=]ENV",
+        help="environment variables that hold the keys: ENV for all classes, or short=ENV long=ENV",
+    )
+    group.add_argument("--api-key-env-short", metavar="ENV", help="the same as --credential short=ENV")
+    group.add_argument("--api-key-env-long", metavar="ENV", help="the same as --credential long=ENV")
+    group.add_argument(
+        "--priority", nargs="+", default=[], metavar="CLASS=N", help="X-Vllm-Priority by class, straight to an engine"
+    )
+    group.add_argument("--engine-url", metavar="URL", help="the engine behind the target: its /metrics is read")
+
+
+def add_load(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("load")
+    group.add_argument("--mix", metavar="S/L", help="short/long shares by request count (default 80/20)")
+    group.add_argument("--short-tokens", type=whole, default=512, metavar="N", help="prompt tokens (default 512)")
+    group.add_argument("--long-tokens", type=whole, default=8192, metavar="N", help="prompt tokens (default 8192)")
+    group.add_argument("--output-tokens", type=whole, default=128, metavar="N", help="of each answer (default 128)")
+    group.add_argument("--seed", type=int, default=0, help="of arrivals and prompts (default 0)")
+    group.add_argument(
+        "--no-cache-salt", action="store_true", help="let a repeated prompt find the engine's prefix cache warm"
+    )
+
+
+def add_record(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("records")
+    group.add_argument("--result-dir", type=Path, default=Path("runs"), metavar="DIR", help="(default runs)")
+    group.add_argument("--metadata", nargs="+", default=[], metavar="K=V", help="facts to keep with the record")
+
+
+def target_from(args: argparse.Namespace) -> Target:
+    """Raises UsageError for a URL that is none, a variable that is not set, a word that is malformed."""
+    words = list(args.credential)
+    for class_name, name in ((SHORT, args.api_key_env_short), (LONG, args.api_key_env_long)):
+        if name is not None:
+            words.append(f"{class_name}={name}")
+    key_names = parse_credentials(words, "--credential")
+    return Target(
+        name="target",
+        base_url=clean_url(args.base_url, "--base-url"),
+        key_names=key_names,
+        priority=parse_priorities(args.priority, "--priority"),
+        metrics_url=None if args.engine_url is None else metrics_url(args.engine_url, "--engine-url"),
+        keys=resolve_keys(key_names, os.environ),
+    )
+
+
+def mix_from(args: argparse.Namespace) -> list[ClassLoad]:
+    lengths = {SHORT: (args.short_tokens, args.output_tokens), LONG: (args.long_tokens, args.output_tokens)}
+    return parse_mix(args.mix or "80/20", lengths=lengths, where="--mix")
+
+
+def metadata_from(args: argparse.Namespace) -> dict[str, str]:
+    return parse_pairs(args.metadata, "--metadata")
+
+
+def check_classes(args_where: str, named: set[str], known: set[str]) -> None:
+    """Raise UsageError where an option names a class that the trace does not have: a typing error would go unseen."""
+    unknown = sorted(named - known)
+    if unknown:
+        raise UsageError(f"{args_where}: no class {unknown[0]!r} in this trace; it has {', '.join(sorted(known))}.")
+
+
+def whole(text: str) -> int:
+    """An argparse type: a whole number from 1."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return value
+
+
+def positive(text: str) -> float:
+    """An argparse type: a finite number above 0."""
+    value = float(text)
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError("must be above 0")
+    return value
+
+
+def not_negative(text: str) -> float:
+    """An argparse type: a finite number from 0."""
+    value = float(text)
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError("must be 0 or more")
+    return value

@@ -1,0 +1,129 @@
+"""`gateway bench capacity`: how many requests a second a target carries, by a short closed-loop saturation."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import uvloop
+
+from bench.analysis.capacity import Capacity, estimate
+from bench.commands import arguments
+from bench.commands.exits import Exit
+from bench.corpus import prompts, tokenizer
+from bench.corpus.tokenizer import PromptForm
+from bench.errors import TargetUnreachableError
+from bench.load.bodies import BodyStyle
+from bench.load.client import StreamingClient, open_session, warm_sockets
+from bench.load.flight import Flight
+from bench.load.saturation import closed_loop, endless_flights
+from bench.load.target import PATHS, Target
+from bench.records.request import Outcome
+from bench.records.run import new_run_id
+from bench.records.store import RunFolder
+from bench.trace.mix import endless
+
+HELP = "find how many requests a second a target carries"
+EXAMPLE = """example:
+  gateway bench capacity --base-url http://127.0.0.1:8000 --model tiny --tokenizer ./tokenizer \\
+      --mix 80/20 --concurrency 16 --warmup 15 --duration 90
+
+Closed loop: a new request is sent when one ends. Its latencies say nothing of what users would see and are not printed.
+Measure at the engine: a gateway that refuses keeps the number below what the engine can do."""
+
+CLOSED_DRAIN_S = 120.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    arguments.add_target(parser)
+    arguments.add_load(parser)
+    group = parser.add_argument_group("saturation")
+    group.add_argument(
+        "--concurrency", type=arguments.whole, default=16, metavar="N", help="requests in flight (default 16)"
+    )
+    group.add_argument("--warmup", type=arguments.not_negative, default=15.0, metavar="S", help="(default 15)")
+    group.add_argument("--duration", type=arguments.positive, default=90.0, metavar="S", help="(default 90)")
+    group.add_argument(
+        "--num-prompts", type=arguments.whole, default=200, metavar="N", help="different prompts to make (default 200)"
+    )
+    arguments.add_record(parser)
+
+
+def execute(args: argparse.Namespace, command: Sequence[str]) -> int:
+    """Raises UsageError and TargetUnreachableError; prints the capacity."""
+    target = arguments.target_from(args)
+    mix = arguments.mix_from(args)
+    arguments.check_classes("--priority", set(target.priority), {load.name for load in mix})
+    metadata = arguments.metadata_from(args)
+    form = PromptForm(args.endpoint)
+    served = tokenizer.load(args.tokenizer)
+    drawn = endless(mix, random.Random(f"closed loop {args.seed}"))
+    loads = [next(drawn) for _ in range(args.num_prompts)]
+    _say(f"making {len(loads)} prompts")
+    corpus = prompts.build_lengths((load.prompt_tokens for load in loads), served.count_for(form), args.seed)
+    run_id = new_run_id()
+    folder = RunFolder(args.result_dir, run_id)
+    style = BodyStyle(form, args.model, None if args.no_cache_salt else run_id)
+    requests = endless_flights(loads, corpus, style=style, target=target, run_id=run_id)
+    clock = time.perf_counter
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            started_at, flights = runner.run(_saturate(args, target, PATHS[form], requests, clock))
+    except TargetUnreachableError:
+        folder.discard()
+        raise
+    records = [flight.record(started_at) for flight in flights]
+    found = estimate(records, from_ms=args.warmup * 1000, to_ms=(args.warmup + args.duration) * 1000)
+    folder.write_requests(records)
+    said = {
+        "run_id": run_id,
+        "command": list(command),
+        "target": target.public(),
+        "concurrency": args.concurrency,
+        "mix": {load.name: load.share for load in mix},
+        "seed": args.seed,
+        "tokenizer_sha256": served.sha256,
+        "metadata": metadata,
+    }
+    folder.write_json("capacity.json", said | {"capacity": found.to_json()})
+    print(_described(found, args.concurrency))
+    print(f"\nrecords: {folder.path}")
+    return Exit.VALID if found.ends.get(Outcome.COMPLETED) else Exit.FAILURE
+
+
+async def _saturate(
+    args: argparse.Namespace, target: Target, path: str, requests: Iterator[Flight], clock: Callable[[], float]
+) -> tuple[float, list[Flight]]:
+    async with open_session(clock) as session:
+        headers = target.headers(next(iter(target.keys), ""))
+        if await warm_sockets(session, target.base_url, headers, args.concurrency) == 0:
+            raise TargetUnreachableError(f"nothing answers at {target.base_url}. Is it started?")
+        _say(f"{args.concurrency} requests in flight for {args.warmup + args.duration:g} s")
+        started_at = clock()
+        stop_at = started_at + args.warmup + args.duration
+        flights = await closed_loop(
+            requests,
+            StreamingClient(session, target.base_url + path, clock).send,
+            concurrency=args.concurrency,
+            stop_at=stop_at,
+            cut_at=stop_at + CLOSED_DRAIN_S,
+            clock=clock,
+        )
+        return started_at, flights
+
+
+def _described(found: Capacity, concurrency: int) -> str:
+    classes = ", ".join(f"{number:.1f} {name}" for name, number in found.by_class.items()) or "nothing"
+    ends = ", ".join(f"{number} {end}" for end, number in found.ends.items()) or "none sent"
+    return (
+        f"capacity: {found.requests_per_s:.3f} requests/s (closed loop, saturation, {concurrency} in flight)\n"
+        f"credited in {found.window_s:g} s: {classes}; ends of all requests: {ends}"
+    )
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,1 @@
+"""Prompts of exact token length, made from a seed. Knows tokens, not time."""

@@ -1,0 +1,93 @@
+"""Runs one cell. Owns the order of things: engine idle, sockets warm, scrape, load, scrape, records.
+
+Records are written whatever happened, an interruption included; only a target that does not answer leaves none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import aiohttp
+import uvloop
+
+from bench.cell import CellPlan, CellResult, Seen
+from bench.cell_records import write_down
+from bench.engine.watch import engine_version, scrape, wait_until_idle
+from bench.errors import TargetUnreachableError
+from bench.load.bodies import BodyStyle, PreparedRequest, prepare
+from bench.load.client import StreamingClient, open_session, warm_sockets
+from bench.load.flight import Flight
+from bench.load.lag import LoopLag
+from bench.load.runner import open_loop
+from bench.load.target import PATHS, Target
+from bench.records.run import new_run_id
+from bench.records.store import RunFolder
+
+LEAD_IN_S = 0.2
+
+
+def run_cell(plan: CellPlan, result_dir: Path, echo: Callable[[str], None]) -> CellResult:
+    """Run it to its end, or to Ctrl-C; raises TargetUnreachableError before anything was sent."""
+    run_id = new_run_id()
+    folder = RunFolder(result_dir, run_id)
+    style = BodyStyle(plan.form, plan.model, run_id if plan.cache_salted else None)
+    requests = prepare(plan.trace, plan.corpus, style=style, target=plan.target, windows=plan.windows, run_id=run_id)
+    clock = time.perf_counter
+    seen = Seen([_planned(request) for request in requests], LoopLag(clock))
+    interrupted = False
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        try:
+            runner.run(_drive(plan, seen, clock, echo))
+        except TargetUnreachableError:
+            folder.discard()
+            raise
+        except KeyboardInterrupt:
+            interrupted = True
+    return write_down(plan, run_id, folder, seen, interrupted=interrupted)
+
+
+def _planned(request: PreparedRequest) -> Flight:
+    return Flight(request, planned_at=request.arrival.at_s)
+
+
+async def _drive(plan: CellPlan, seen: Seen, clock: Callable[[], float], echo: Callable[[str], None]) -> None:
+    target = plan.target
+    async with open_session(clock) as session:
+        for url in plan.idle_urls:
+            if not await wait_until_idle(session, url, wait_s_max=plan.idle_wait_s_max, clock=clock):
+                seen.busy_engines.append(url)
+        await _reach(session, target, len(seen.flights))
+        if target.metrics_url is not None:
+            seen.version = await engine_version(session, target.metrics_url)
+            seen.before = await scrape(session, target.metrics_url)
+        echo(f"{target.name}: {len(seen.flights)} requests over {plan.windows.span_s:g} s")
+        client = StreamingClient(session, target.base_url + PATHS[plan.form], clock)
+        # A collection in mid run would hold up the loop; what lives already is not looked at again.
+        gc.collect()
+        gc.freeze()
+        try:
+            await _load(plan, seen, client, clock)
+        finally:
+            gc.unfreeze()
+        if target.metrics_url is not None:
+            seen.after = await scrape(session, target.metrics_url)
+
+
+async def _reach(session: aiohttp.ClientSession, target: Target, sockets: int) -> None:
+    class_name = next(iter(target.keys), "")
+    if await warm_sockets(session, target.base_url, target.headers(class_name), sockets) == 0:
+        raise TargetUnreachableError(f"{target.name}: nothing answers at {target.base_url}. Is it started?")
+
+
+async def _load(plan: CellPlan, seen: Seen, client: StreamingClient, clock: Callable[[], float]) -> None:
+    async with asyncio.TaskGroup() as group:
+        watcher = group.create_task(seen.lag.watch(), name="event loop lag")
+        seen.started_at = clock() + LEAD_IN_S
+        for flight in seen.flights:
+            flight.planned_at = seen.started_at + flight.request.arrival.at_s
+        await open_loop(seen.flights, client.send, cut_at=seen.started_at + plan.windows.cut_s, clock=clock)
+        watcher.cancel()

@@ -1,0 +1,1 @@
+"""The engine behind the target, seen through its own endpoints: counters, gauges, version."""

@@ -1,0 +1,77 @@
+"""The configuration record of one run: everything that was decided before it. Nothing measured stands in here."""
+
+from __future__ import annotations
+
+import os
+import platform
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+SCHEMA_VERSION = 1
+
+
+def new_run_id() -> str:
+    """Time of start in UTC and a random part: two benches never share one."""
+    return f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{secrets.token_hex(4)}"
+
+
+@dataclass(frozen=True, slots=True)
+class RunConfig:
+    """What run.json says. Facts that the bench cannot see are absent; `metadata` is where the user states them."""
+
+    run_id: str
+    cell_id: str
+    repeat: int
+    command: Sequence[str]
+    target: Mapping[str, Any]
+    model: str
+    endpoint: str
+    load: str
+    trace_sha256: str
+    trace_origin: Mapping[str, Any]
+    corpus_sha256: str
+    tokenizer_sha256: str
+    warmup_s: float
+    observation_s: float
+    drain_deadline_s: float
+    seeds: Mapping[str, int]
+    goodput: Sequence[str]
+    lag_tolerance_ms: float
+    cache_salted: bool
+    metadata: Mapping[str, str]
+
+    def to_json(self, *, engine_version: str | None, effective_args: Mapping[str, str]) -> dict[str, Any]:
+        """`engine_version` and `effective_args` are what the engine said at the start, where it was asked."""
+        said: dict[str, Any] = {
+            "schema_version": SCHEMA_VERSION,
+            "run_id": self.run_id,
+            "cell_id": self.cell_id,
+            "repeat": self.repeat,
+            "command": list(self.command),
+            "target": dict(self.target),
+            "model": self.model,
+            "endpoint": self.endpoint,
+            "load": self.load,
+            "output_length": "exact: ignore_eos, min_tokens = max_tokens",
+            "trace_sha256": self.trace_sha256,
+            "trace_origin": dict(self.trace_origin),
+            "corpus_sha256": self.corpus_sha256,
+            "tokenizer_sha256": self.tokenizer_sha256,
+            "warmup_seconds": self.warmup_s,
+            "observation_seconds": self.observation_s,
+            "drain_deadline_seconds": self.drain_deadline_s,
+            "seeds": dict(self.seeds),
+            "tolerances": {"lag_ms": self.lag_tolerance_ms},
+            "goodput": list(self.goodput),
+            "cache_salt": "one a run" if self.cache_salted else "none",
+            "client": {"cpus": os.cpu_count(), "machine": platform.machine(), "python": platform.python_version()},
+            "metadata": dict(self.metadata),
+        }
+        if engine_version is not None:
+            said["engine_version"] = engine_version
+        if effective_args:
+            said["effective_args"] = dict(effective_args)
+        return said

@@ -1,0 +1,41 @@
+"""The folder of one run: run.json, requests.jsonl, measurements.json, verdict.json, vllm_bench.json.
+
+Owns names and layout. A folder belongs to one run and is never written twice.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.errors import UsageError
+from bench.records.request import RequestRecord
+
+
+class RunFolder:
+    """`result_dir/run_id`, made at once, so that a folder that cannot be written is known before the load."""
+
+    def __init__(self, result_dir: Path, run_id: str) -> None:
+        self.path = result_dir / run_id
+        try:
+            self.path.mkdir(parents=True)
+        except OSError as error:
+            raise UsageError(f"{self.path}: cannot be made ({error.strerror}). Choose another --result-dir.") from error
+
+    def write_json(self, name: str, value: Mapping[str, Any]) -> None:
+        self._write(name, json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+    def write_requests(self, records: Sequence[RequestRecord]) -> None:
+        self._write("requests.jsonl", "".join(json.dumps(each.to_row(), allow_nan=False) + "\n" for each in records))
+
+    def discard(self) -> None:
+        """Take an empty folder away again: the run was never begun."""
+        self.path.rmdir()
+
+    def _write(self, name: str, text: str) -> None:
+        # Written beside and renamed: a reader never meets half a file.
+        part = self.path / f".{name}.part"
+        part.write_text(text, encoding="utf-8")
+        part.replace(self.path / name)

@@ -1,0 +1,115 @@
+"""A comparison as a YAML file: the arms, and the loads that each of them gets. Validated here, run elsewhere.
+
+version: 1
+name: first
+model: tiny
+tokenizer: ./tokenizer                      # relative to this file
+arms:
+  - {name: fcfs, base_url: "http://127.0.0.1:8000", engine_metrics_url: "http://127.0.0.1:8000"}
+  - {name: gateway, base_url: "http://127.0.0.1:8080", credentials: {short: KEY_SHORT, long: KEY_LONG}}
+capacity_per_s: 2.2                         # with loads; or rates_per_s: [1.5, 2.1]
+loads: [0.7, 0.95]
+num_prompts: 120                            # or duration_s: 60
+seeds: [1, 2]
+goodput: ["short:ttft:500", "long:ttft:20000"]
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from bench.corpus.tokenizer import PromptForm
+from bench.strict_yaml import read
+from bench.trace.arrivals import ARRIVALS_MAX, TOKENS_MAX
+
+Tokens = Annotated[int, Field(ge=1, le=TOKENS_MAX)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+ClassName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,39}$")]
+EnvName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+ArmName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,39}$")]
+Mix = Annotated[str, Field(pattern=r"^\d{1,6}/\d{1,6}$")]
+Int64 = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=False)
+
+
+class Arm(_Strict):
+    """One target of the comparison; the first arm is what the others are compared with."""
+
+    name: ArmName
+    base_url: str
+    credentials: dict[ClassName, EnvName] = {}
+    priority: dict[ClassName, Int64] = {}
+    engine_metrics_url: str | None = None
+
+
+class Length(_Strict):
+    """Tokens of one class of requests."""
+
+    prompt_tokens: Tokens
+    output_tokens: Tokens
+
+
+class Lengths(_Strict):
+    """The synthetic start of the measurement contract."""
+
+    short: Length = Length(prompt_tokens=512, output_tokens=128)
+    long: Length = Length(prompt_tokens=8192, output_tokens=128)
+
+
+class Scenario(_Strict):
+    """See the module. Seconds, milliseconds, tokens and requests per second, as the names say."""
+
+    version: Annotated[int, Field(ge=1, le=1)]
+    name: ArmName
+    model: Annotated[str, Field(min_length=1)]
+    tokenizer: Path
+    endpoint: PromptForm = PromptForm.CHAT
+    arms: Annotated[list[Arm], Field(min_length=1, max_length=20)]
+    lengths: Lengths = Lengths()
+    mixes: Annotated[list[Mix], Field(min_length=1, max_length=10)] = ["80/20"]
+    rates_per_s: Annotated[list[Positive], Field(max_length=20)] = []
+    capacity_per_s: Positive | None = None
+    loads: Annotated[list[Positive], Field(max_length=20)] = []
+    duration_s: Positive | None = None
+    num_prompts: Annotated[int, Field(ge=1, le=ARRIVALS_MAX)] | None = None
+    warmup_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    drain_deadline_s: Positive = 60.0
+    idle_wait_s_max: Positive = 120.0
+    seeds: Annotated[list[int], Field(min_length=1, max_length=100)] = [1]
+    repeats: Annotated[int, Field(ge=1, le=100)] = 1
+    order_seed: int = 1
+    goodput: list[str] = []
+    lag_tolerance_ms: Positive = 50.0
+    cache_salt: bool = True
+    metadata: dict[str, str] = {}
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        names = [arm.name for arm in self.arms]
+        if len(set(names)) != len(names):
+            raise ValueError("two arms have one name. Give each its own")
+        if bool(self.rates_per_s) == bool(self.loads):
+            raise ValueError("give either rates_per_s, or loads with capacity_per_s")
+        if bool(self.loads) != (self.capacity_per_s is not None):
+            raise ValueError("loads are shares of capacity_per_s: give both or neither")
+        if (self.duration_s is None) == (self.num_prompts is None):
+            raise ValueError("give either duration_s or num_prompts")
+        return self
+
+    def offered(self) -> list[tuple[str, float]]:
+        """Each load as (label, requests per second)."""
+        if self.capacity_per_s is not None:
+            return [(f"load {load:g}", load * self.capacity_per_s) for load in self.loads]
+        return [(f"{rate:g} requests/s", rate) for rate in self.rates_per_s]
+
+
+def load(path: Path) -> Scenario:
+    """Read a scenario; a relative tokenizer folder is taken from the file's own. Raises UsageError."""
+    scenario = read(path, Scenario)
+    return scenario.model_copy(update={"tokenizer": path.parent / scenario.tokenizer})

@@ -1,0 +1,243 @@
+"""The open loop never waits for a reply to send; both loops end when they must, with every request accounted for."""
+
+import asyncio
+import time
+
+import bench_kit
+import pytest
+from bench_kit import a_flight
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench.corpus.prompts import Corpus
+from bench.corpus.tokenizer import PromptForm
+from bench.load import saturation
+from bench.load.bodies import BodyStyle
+from bench.load.flight import Flight
+from bench.load.lag import LoopLag
+from bench.load.outcomes import Ending
+from bench.load.pacing import Windows, wait_s
+from bench.load.runner import open_loop
+from bench.load.saturation import closed_loop, endless_flights
+from bench.load.target import Target
+from bench.records.request import Outcome, Phase
+from bench.trace.mix import ClassLoad
+
+clock = time.perf_counter
+FAR_S = 30.0
+
+
+def flights(number: int, *, every_s: float = 0.0) -> list[Flight]:
+    start = clock()
+    return [a_flight(index=i, planned_at=start + i * every_s) for i in range(number)]
+
+
+def complete(flight: Flight) -> None:
+    flight.ending = Ending(Outcome.COMPLETED)
+
+
+async def test_all_requests_are_sent_although_none_is_answered() -> None:
+    waiting: list[int] = []
+    all_sent = asyncio.Event()
+
+    async def send(flight: Flight) -> None:
+        waiting.append(flight.request.index)
+        if len(waiting) == 50:
+            all_sent.set()
+        await all_sent.wait()
+        complete(flight)
+
+    planned = flights(50, every_s=0.001)
+    await open_loop(planned, send, cut_at=clock() + FAR_S, clock=clock)
+    assert waiting == list(range(50))
+    assert all(flight.ending is not None for flight in planned)
+
+
+async def test_nothing_is_sent_before_its_planned_time() -> None:
+    early: list[float] = []
+
+    async def send(flight: Flight) -> None:
+        early.append(flight.planned_at - clock())
+        complete(flight)
+
+    await open_loop(flights(20, every_s=0.003), send, cut_at=clock() + FAR_S, clock=clock)
+    assert max(early) <= 0
+
+
+async def test_a_request_without_an_answer_is_unfinished_at_the_deadline_and_the_loop_ends() -> None:
+    async def send(flight: Flight) -> None:
+        flight.dispatched_at = clock()
+        if flight.request.index == 1:
+            await asyncio.Event().wait()
+        complete(flight)
+
+    planned = flights(3)
+    await open_loop(planned, send, cut_at=clock() + 0.1, clock=clock)
+    assert [flight.record(0.0).outcome for flight in planned] == [
+        Outcome.COMPLETED,
+        Outcome.UNFINISHED,
+        Outcome.COMPLETED,
+    ]
+
+
+async def test_a_request_whose_time_never_came_is_unsent() -> None:
+    async def send(flight: Flight) -> None:
+        flight.dispatched_at = clock()
+        complete(flight)
+
+    planned = [a_flight(planned_at=clock()), a_flight(index=1, planned_at=clock() + FAR_S)]
+    await open_loop(planned, send, cut_at=clock() + 0.05, clock=clock)
+    assert [flight.record(0.0).outcome for flight in planned] == [Outcome.COMPLETED, Outcome.UNSENT]
+
+
+async def test_cancelling_the_loop_cancels_its_requests() -> None:
+    began = asyncio.Event()
+    gone: list[int] = []
+
+    async def send(flight: Flight) -> None:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            gone.append(flight.request.index)
+            raise
+
+    loop = asyncio.get_running_loop().create_task(open_loop(flights(1), send, cut_at=clock() + FAR_S, clock=clock))
+    await began.wait()
+    loop.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await loop
+    assert gone == [0]
+
+
+async def test_a_fault_of_the_client_itself_is_not_swallowed() -> None:
+    async def send(flight: Flight) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ExceptionGroup):
+        await open_loop(flights(1), send, cut_at=clock() + FAR_S, clock=clock)
+
+
+async def test_the_closed_loop_keeps_its_concurrency_and_never_more() -> None:
+    now, peak = 0, 0
+
+    async def send(flight: Flight) -> None:
+        nonlocal now, peak
+        now += 1
+        peak = max(peak, now)
+        await asyncio.sleep(0)
+        now -= 1
+        complete(flight)
+
+    sent = await closed_loop(
+        iter(flights(40)), send, concurrency=4, stop_at=clock() + FAR_S, cut_at=clock() + FAR_S, clock=clock
+    )
+    assert (len(sent), peak) == (40, 4)
+
+
+async def test_the_closed_loop_ends_at_its_deadline_although_nothing_is_answered() -> None:
+    async def send(_: Flight) -> None:
+        await asyncio.Event().wait()
+
+    sent = await closed_loop(
+        iter(flights(40)), send, concurrency=4, stop_at=clock() + 0.05, cut_at=clock() + 0.1, clock=clock
+    )
+    assert len(sent) == 4
+
+
+async def test_the_closed_loop_does_not_hammer_a_server_that_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(saturation, "PAUSE_AFTER_REFUSAL_S", 0.2)
+
+    async def send(flight: Flight) -> None:
+        flight.ending = Ending(Outcome.REFUSED, "http_429")
+
+    sent = await closed_loop(
+        iter(flights(1000)), send, concurrency=2, stop_at=clock() + 0.1, cut_at=clock() + FAR_S, clock=clock
+    )
+    assert len(sent) == 2
+
+
+TARGET = Target("t", "http://h", {}, {})
+LOADS = [ClassLoad("short", 1, 32, 4), ClassLoad("long", 1, 64, 4)]
+
+
+def test_saturation_repeats_prompts_with_a_salt_and_an_id_of_their_own() -> None:
+    style = BodyStyle(PromptForm.CHAT, "m", "run")
+    made = endless_flights(LOADS, Corpus(("one", "two"), ""), style=style, target=TARGET, run_id="run")
+    first, _, third = (next(made).request for _ in range(3))
+    assert first.body != third.body
+    assert b"one" in first.body and b"one" in third.body
+    assert first.request_id != third.request_id
+
+
+def test_saturation_without_salts_sends_each_prompt_once() -> None:
+    style = BodyStyle(PromptForm.CHAT, "m", None)
+    made = endless_flights(LOADS, Corpus(("one", "two"), ""), style=style, target=TARGET, run_id="run")
+    assert len(list(made)) == 2
+
+
+async def test_loop_lag_shows_a_blocked_loop() -> None:
+    readings = 0
+    second_round = asyncio.Event()
+
+    def clock_of_a_blocked_loop() -> float:
+        nonlocal readings
+        readings += 1
+        if readings == 3:
+            second_round.set()
+        return readings * 0.25
+
+    lag = LoopLag(clock_of_a_blocked_loop)
+    watching = asyncio.get_running_loop().create_task(lag.watch())
+    await second_round.wait()
+    watching.cancel()
+    assert lag.lags_s[0] == pytest.approx(0.24)
+
+
+def test_a_request_belongs_to_the_window_by_its_planned_arrival() -> None:
+    windows = Windows(warmup_s=10.0, observation_s=60.0, drain_deadline_s=5.0)
+    assert [windows.phase(at_s) for at_s in (0.0, 9.999, 10.0)] == [Phase.WARMUP, Phase.WARMUP, Phase.WINDOW]
+    assert (windows.span_s, windows.cut_s) == (70.0, 75.0)
+
+
+@given(planned=st.floats(-1e6, 1e6), now=st.floats(-1e6, 1e6))
+def test_waiting_is_never_negative_and_never_too_short(planned: float, now: float) -> None:
+    waited = wait_s(planned_at=planned, now=now)
+    assert waited >= 0
+    assert waited == 0 or waited == planned - now
+
+
+def test_latency_counts_from_the_planned_arrival_and_from_dispatch_apart() -> None:
+    flight = a_flight(planned_at=11.0)
+    flight.dispatched_at, flight.ended_at, flight.ending = 11.5, 13.0, Ending(Outcome.COMPLETED)
+    flight.reading.feed(b'data: {"choices": [{"text": "a", "finish_reason": "stop"}]}\n\n', 12.0)
+    record = flight.record(started_at=10.0)
+    assert (record.planned_ms, record.lag_ms) == (1000.0, 500.0)
+    assert (record.ttft_ms, record.ttft_from_dispatch_ms) == (1000.0, 500.0)
+    assert (record.e2e_ms, record.e2e_from_dispatch_ms) == (2000.0, 1500.0)
+
+
+def test_a_row_has_no_key_for_what_was_not_seen() -> None:
+    flight = a_flight(planned_at=1.0)
+    row = flight.record(started_at=0.0).to_row()
+    assert row == {
+        "index": 0,
+        "request_id": "run-0",
+        "class": "short",
+        "phase": "window",
+        "outcome": "unsent",
+        "planned_ms": 1000.0,
+        "prompt_tokens_planned": 32,
+        "output_tokens_planned": 4,
+        "malformed_events": 0,
+    }
+
+
+def test_a_row_of_a_completed_request_has_its_latencies() -> None:
+    row = bench_kit.a_record().to_row()
+    assert {key: row[key] for key in ("lag_ms", "ttft_ms", "e2e_ms", "tpot_ms")} == {
+        "lag_ms": 0.0,
+        "ttft_ms": 200.0,
+        "e2e_ms": 1000.0,
+        "tpot_ms": 100.0,
+    }

@@ -1,0 +1,230 @@
+"""What a user types: parsed strictly, refused with the place and without repeating a secret."""
+
+from pathlib import Path
+
+import pytest
+
+from bench import options, order, plans, scenario
+from bench.cli import main
+from bench.errors import UsageError
+from bench.load.target import clean_url, metrics_url, resolve_keys
+
+LENGTHS = {"short": (512, 128), "long": (8192, 128)}
+
+
+def test_a_mix_is_shares_by_count() -> None:
+    short, long = options.parse_mix("80/20", lengths=LENGTHS, where="--mix")
+    assert (short.name, short.share, short.prompt_tokens) == ("short", 80, 512)
+    assert (long.name, long.share, long.prompt_tokens) == ("long", 20, 8192)
+
+
+def test_a_class_with_no_share_does_not_occur() -> None:
+    assert [load.name for load in options.parse_mix("100/0", lengths=LENGTHS, where="--mix")] == ["short"]
+
+
+@pytest.mark.parametrize("text", ["80", "80/20/0", "0/0", "-1/2", "80/x", "", "0.8/0.2"])
+def test_a_mix_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="--mix"):
+        options.parse_mix(text, lengths=LENGTHS, where="--mix")
+
+
+def test_credentials_are_names_of_variables_for_one_class_or_all() -> None:
+    assert options.parse_credentials(["short=KEY_A", "long=KEY_B"], "--credential") == {
+        "short": "KEY_A",
+        "long": "KEY_B",
+    }
+    assert options.parse_credentials(["KEY"], "--credential") == {"*": "KEY"}
+
+
+def test_a_key_given_in_place_of_a_name_is_refused_and_not_repeated() -> None:
+    with pytest.raises(UsageError) as refused:
+        options.parse_credentials(["short=gw-topsecret-0123"], "--credential")
+    assert "topsecret" not in str(refused.value)
+
+
+def test_a_variable_that_is_not_set_is_named() -> None:
+    with pytest.raises(UsageError, match=r"KEY_A \(credential of class short\)"):
+        resolve_keys({"short": "KEY_A"}, {})
+    assert resolve_keys({"short": "KEY_A"}, {"KEY_A": "gw-1"}) == {"short": "gw-1"}
+
+
+@pytest.mark.parametrize("key", ["", "  ", "a\nb", "schlüssel"])
+def test_a_key_that_cannot_stand_in_a_header_is_refused(key: str) -> None:
+    with pytest.raises(UsageError):
+        resolve_keys({"short": "KEY_A"}, {"KEY_A": key})
+
+
+def test_priorities_are_integers_of_64_bits() -> None:
+    assert options.parse_priorities(["short=-5", "long=10"], "--priority") == {"short": -5, "long": 10}
+    for word in ("short=1.5", "short=", "short", f"short={2**63}"):
+        with pytest.raises(UsageError, match="--priority"):
+            options.parse_priorities([word], "--priority")
+
+
+def test_one_key_twice_is_refused() -> None:
+    with pytest.raises(UsageError, match="twice"):
+        options.parse_pairs(["a=1", "a=2"], "--metadata")
+
+
+@pytest.mark.parametrize(
+    ("given", "cleaned"),
+    [("http://h:8000", "http://h:8000"), ("http://h:8000/", "http://h:8000"), ("https://h/x/v1/", "https://h/x")],
+)
+def test_a_base_url_may_end_as_people_write_it(given: str, cleaned: str) -> None:
+    assert clean_url(given, "--base-url") == cleaned
+
+
+@pytest.mark.parametrize(
+    "url", ["h:8000", "ftp://h", "http://", "http://user:pw@h", "http://h?key=1", "http://h:99999", "http://[h"]
+)
+def test_an_url_that_is_none_or_carries_a_secret_is_refused(url: str) -> None:
+    with pytest.raises(UsageError, match="--base-url"):
+        clean_url(url, "--base-url")
+
+
+def test_the_engine_url_may_name_the_engine_or_its_metrics() -> None:
+    assert metrics_url("http://h:8000", "") == metrics_url("http://h:8000/metrics", "") == "http://h:8000/metrics"
+
+
+SCENARIO = """
+version: 1
+name: first
+model: tiny
+tokenizer: ./tok
+arms:
+  - {name: fcfs, base_url: "http://h:1"}
+  - {name: gw, base_url: "http://h:2", priority: {short: 0, long: 10}}
+capacity_per_s: 2.0
+loads: [0.5, 1.0]
+num_prompts: 10
+seeds: [1, 2]
+"""
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "s.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_a_scenario_is_read_with_its_defaults(tmp_path: Path) -> None:
+    read = scenario.load(written(tmp_path, SCENARIO))
+    assert read.tokenizer == tmp_path / "tok"
+    assert read.offered() == [("load 0.5", 1.0), ("load 1", 2.0)]
+    assert (read.lengths.short.prompt_tokens, read.lengths.long.prompt_tokens, read.mixes) == (512, 8192, ["80/20"])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("model: tiny", "model: tiny\nmodell: x", "modell: unknown key"),
+        ("model: tiny", "model: tiny\nmodel: x", "line 5: key 'model' twice"),
+        ("version: 1", "version: 2", "version: "),
+        ("num_prompts: 10", "num_prompts: 10\nduration_s: 5", "give either duration_s or num_prompts"),
+        ("num_prompts: 10", "", "give either duration_s or num_prompts"),
+        ("loads: [0.5, 1.0]", "", "loads are shares of capacity_per_s|either rates_per_s"),
+        ("capacity_per_s: 2.0", "rates_per_s: [1]", "either rates_per_s"),
+        ("name: gw", "name: fcfs", "two arms have one name"),
+        ("num_prompts: 10", "num_prompts: ten", "num_prompts: "),
+        ("seeds: [1, 2]", "seeds: []", "seeds: "),
+        ("seeds: [1, 2]", "mixes: [80-20]", "mixes.0: "),
+        ("version: 1", "? [a]\n: 1", "a key must be a word"),
+        ("version: 1", "version: [", "line "),
+    ],
+)
+def test_a_scenario_that_is_wrong_is_refused_with_file_and_key(tmp_path: Path, old: str, new: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said) as refused:
+        scenario.load(written(tmp_path, SCENARIO.replace(old, new)))
+    assert str(refused.value).startswith(str(tmp_path / "s.yaml"))
+
+
+def test_a_scenario_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"gone\.yaml: cannot be read"):
+        scenario.load(tmp_path / "gone.yaml")
+
+
+def test_every_arm_runs_every_trace_and_arms_of_a_trace_stay_together(tmp_path: Path) -> None:
+    read = scenario.load(written(tmp_path, SCENARIO + "repeats: 2\n"))
+    cells = order.cells(read)
+    assert len({cell.cell_id for cell in cells}) == len(cells) == 2 * 2 * 2 * 2
+    for first, second in zip(cells[::2], cells[1::2], strict=True):
+        assert first.block == second.block
+        assert {first.arm.name, second.arm.name} == {"fcfs", "gw"}
+
+
+def test_the_order_is_drawn_from_its_seed(tmp_path: Path) -> None:
+    orders = [
+        [cell.cell_id for cell in order.cells(scenario.load(written(tmp_path, f"{SCENARIO}order_seed: {seed}\n")))]
+        for seed in (1, 1, 2)
+    ]
+    assert orders[0] == orders[1] != orders[2]
+    assert sorted(orders[0]) == sorted(orders[2])
+
+
+def test_arms_do_not_always_run_in_the_same_order(tmp_path: Path) -> None:
+    cells = order.cells(scenario.load(written(tmp_path, SCENARIO + "repeats: 8\n")))
+    assert {cell.arm.name for cell in cells[::2]} == {"fcfs", "gw"}
+
+
+def test_all_arms_of_a_block_get_the_same_trace(tmp_path: Path) -> None:
+    read = scenario.load(written(tmp_path, SCENARIO))
+    cells = order.cells(read)
+    assert plans.trace_of(read, cells[0].block) == plans.trace_of(read, cells[1].block)
+
+
+RUN = ["run", "--base-url", "http://127.0.0.1:9", "--model", "m", "--tokenizer", "/nowhere"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["run"], "required: --base-url"),
+        (["fly"], "invalid choice"),
+        (RUN, "--request-rate is missing"),
+        ([*RUN, "--request-rate", "1"], "either --duration or --num-prompts"),
+        ([*RUN, "--request-rate", "1", "--duration", "1", "--num-prompts", "2"], "either --duration or --num-prompts"),
+        ([*RUN, "--request-rate", "0", "--duration", "1"], "--request-rate: must be above 0"),
+        ([*RUN, "--request-rate", "nan", "--duration", "1"], "--request-rate: must be above 0"),
+        ([*RUN, "--request-rate", "1", "--num-prompts", "0"], "--num-prompts: must be at least 1"),
+        ([*RUN, "--request-rate", "1", "--num-prompts", "9", "--warmup", "9"], "--warmup 9 leaves nothing"),
+        ([*RUN, "--request-rate", "1", "--num-prompts", "9"], "/nowhere/tokenizer.json: not there"),
+        ([*RUN, "--request-rate", "1", "--num-prompts", "9", "--goodput", "shrt:ttft:5"], "no class 'shrt'"),
+        ([*RUN, "--request-rate", "1", "--num-prompts", "9", "--priority", "shrt=5"], "no class 'shrt'"),
+        ([*RUN, "--trace", "/nowhere/t.jsonl"], "/nowhere/t.jsonl: cannot be read"),
+        ([*RUN, "--trace", "t", "--request-rate", "1", "--mix", "1/1"], "leave out --request-rate, --mix"),
+        ([*RUN, "--credential", "short=NO_SUCH_KEY_IS_SET"], "NO_SUCH_KEY_IS_SET"),
+        ([*RUN, "--api-key-env-long", "NO_SUCH_KEY_IS_SET"], "credential of class long"),
+        (["compare", "/nowhere/s.yaml"], "/nowhere/s.yaml: cannot be read"),
+    ],
+)
+def test_a_wrong_command_exits_with_2_and_says_why(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["run", "compare", "capacity"])
+def test_every_command_has_help_with_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([command, "--help"]) == 0
+    assert f"gateway bench {command} " in capsys.readouterr().out.partition("example:")[2]
+
+
+def test_a_dry_run_sends_nothing_and_says_what_it_would_send(
+    tokenizer_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved = tmp_path / "t.jsonl"
+    words = ["run", "--base-url", "http://127.0.0.1:9", "--model", "m", "--tokenizer", str(tokenizer_folder)]
+    words += ["--request-rate", "5", "--num-prompts", "10", "--short-tokens", "40", "--long-tokens", "80", "--dry-run"]
+    assert main([*words, "--save-trace", str(saved), "--goodput", "short:ttft:500"]) == 0
+    said = capsys.readouterr().out
+    assert "short: 8 requests, 320 prompt tokens, good where ttft_ms ≤ 500" in said
+    assert "long: 2 requests, 160 prompt tokens, no limits" in said
+    replayed = [*words[:7], "--trace", str(saved), "--dry-run"]
+    assert main(replayed) == 0
+    assert capsys.readouterr().out.splitlines()[:2] == said.splitlines()[:2]
+
+
+def test_a_comparison_can_be_looked_at_before_it_is_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", str(written(tmp_path, SCENARIO)), "--dry-run"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 8
