@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import ceil
 
 _FORGETTING = 0.98
-_PRIOR_VARIANCE = 100.0
+_RIDGE = 1e-4
 _OBSERVED_MIN = 8
 _SCALES = (0.01, 1 / 10_000, 1e-8)
 _BASE_S_MIN = 1e-5
@@ -46,16 +46,18 @@ class StepModel:
 
 
 class StepFit:
-    """Recursive least squares on relative error: k·a + p/R + q·p²/2 = seconds, one observed prefill at a time."""
+    """Least squares on relative error with forgetting: k·a + p/R + q·p²/2 = seconds, one observed prefill at a time.
+
+    Keeps the normal equations; a ridge toward the starting model decides what the observations leave open.
+    """
 
     def __init__(self, start: StepModel | None = None) -> None:
-        known = start or StepModel()
-        coefficients = (known.base_s, known.per_token_s, known.per_token_context_s)
-        self._weights = [value / scale for value, scale in zip(coefficients, _SCALES, strict=True)]
-        variance = 1.0 if known.fitted else _PRIOR_VARIANCE
-        self._covariance = [[variance if row == column else 0.0 for column in range(3)] for row in range(3)]
+        self.model = start or StepModel()
+        coefficients = (self.model.base_s, self.model.per_token_s, self.model.per_token_context_s)
+        self._start = [value / scale for value, scale in zip(coefficients, _SCALES, strict=True)]
+        self._square = [[0.0] * 3 for _ in range(3)]
+        self._right = [0.0] * 3
         self._observed = 0
-        self.model = known
 
     def observe(self, *, prompt_tokens: int, steps: int, seconds: float) -> None:
         """Learn from one prefill that had its steps to itself."""
@@ -63,23 +65,34 @@ class StepFit:
             return
         terms = (steps, prompt_tokens, prompt_tokens * prompt_tokens / 2)
         features = [term * scale / seconds for term, scale in zip(terms, _SCALES, strict=True)]
-        spread = [sum(row[at] * features[at] for at in range(3)) for row in self._covariance]
-        scale = _FORGETTING + sum(feature * value for feature, value in zip(features, spread, strict=True))
-        gain = [value / scale for value in spread]
-        error = 1.0 - sum(weight * feature for weight, feature in zip(self._weights, features, strict=True))
-        self._weights = [weight + step * error for weight, step in zip(self._weights, gain, strict=True)]
-        self._covariance = [
-            [
-                min((self._covariance[row][column] - gain[row] * spread[column]) / _FORGETTING, _PRIOR_VARIANCE)
-                for column in range(3)
-            ]
-            for row in range(3)
-        ]
+        for row in range(3):
+            self._right[row] = _FORGETTING * self._right[row] + features[row]
+            for column in range(3):
+                self._square[row][column] = _FORGETTING * self._square[row][column] + features[row] * features[column]
         self._observed += 1
-        base, token, context = (weight * unit for weight, unit in zip(self._weights, _SCALES, strict=True))
+        base, token, context = (weight * scale for weight, scale in zip(self._solved(), _SCALES, strict=True))
         self.model = StepModel(
             base_s=max(_BASE_S_MIN, base),
             per_token_s=max(_PER_TOKEN_S_MIN, token),
             per_token_context_s=max(0.0, context),
             fitted=self._observed >= _OBSERVED_MIN,
         )
+
+    def _solved(self) -> tuple[float, float, float]:
+        (a, b, c), (d, e, f), (g, h, i) = (
+            [value + (_RIDGE if row == column else 0.0) for column, value in enumerate(values)]
+            for row, values in enumerate(self._square)
+        )
+        x, y, z = (right + _RIDGE * start for right, start in zip(self._right, self._start, strict=True))
+        whole = _determinant(a, b, c, d, e, f, g, h, i)
+        return (
+            _determinant(x, b, c, y, e, f, z, h, i) / whole,
+            _determinant(a, x, c, d, y, f, g, z, i) / whole,
+            _determinant(a, b, x, d, e, y, g, h, z) / whole,
+        )
+
+
+def _determinant(  # noqa: PLR0917 - a matrix, row by row
+    a: float, b: float, c: float, d: float, e: float, f: float, g: float, h: float, i: float
+) -> float:
+    return a * (e * i - f * h) - b * (d * i - f * g) + c * (d * h - e * g)

@@ -13,6 +13,7 @@ from gateway.core.plan import (
     AdmissionKind,
     AdmissionPlan,
     ClassPlan,
+    Feedback,
     KvBudget,
     NonStreamRelease,
     Plan,
@@ -44,20 +45,34 @@ def compile_policy(policy: schema.Policy, *, file: str, sha256: str) -> Plan:
             stop_max=policy.request.stop_max,
             list_items_max=policy.request.list_items_max,
         ),
+        early_rejection=policy.early_rejection.confidence if policy.early_rejection.enabled else None,
+        feedback=_feedback(policy, file),
     )
 
 
 def _unsupported(policy: schema.Policy) -> Iterator[tuple[str, str]]:
     """Key paths whose values have no mechanism behind them, with the fix."""
-    if policy.early_rejection.enabled:
-        yield "early_rejection.enabled", "Set it to false, or remove early_rejection"
-    if not isinstance(policy.feedback, schema.NoFeedback):
-        yield "feedback.kind", "Set it to none, or remove feedback"
-    if isinstance(policy.admission, schema.TokenBudgetAdmission):
-        if policy.admission.long_prefill.mode != "whole":
-            yield "admission.long_prefill.mode", "Set it to whole, or remove long_prefill"
-        if policy.admission.non_stream_release is not NonStreamRelease.LAST_BYTE:
-            yield "admission.non_stream_release", "Set it to last_byte, or remove it"
+    if isinstance(policy.admission, schema.TokenBudgetAdmission) and policy.admission.long_prefill.mode != "whole":
+        yield "admission.long_prefill.mode", "Set it to whole, or remove long_prefill"
+
+
+def _feedback(policy: schema.Policy, file: str) -> Feedback | None:
+    """The tightest objective of any class's short prompts is the one that the long-prefill budget is steered by."""
+    match policy.feedback:
+        case schema.NoFeedback():
+            return None
+        case schema.AimdFeedback():
+            stated = [each.slo.short.ttft_ms for each in policy.service_classes.values()]
+            objectives = [ttft_ms for ttft_ms in stated if ttft_ms is not None]
+            if not objectives:
+                fix = "Give a class slo.short.ttft_ms, or set feedback.kind to none"
+                raise ConfigError(file, "feedback.target", "names an objective that no service class has", fix)
+            if not isinstance(policy.admission, schema.TokenBudgetAdmission):
+                fix = "Set admission.kind to token_budget, or feedback.kind to none"
+                raise ConfigError(file, "feedback.kind", "has no long-prefill budget to steer", fix)
+            return Feedback(short_ttft_ms=min(objectives))
+        case _:
+            assert_never(policy.feedback)
 
 
 def _class_plan(name: str, rank: int, stated: schema.ServiceClass) -> ClassPlan:

@@ -140,7 +140,7 @@ class TokenBudgetAdmission(Strict):
         default=1024, description="Short prompts' tokens in prefill at one engine."
     )
     non_stream_release: NonStreamRelease = Field(
-        default=NonStreamRelease.LAST_BYTE,
+        default=NonStreamRelease.ESTIMATE,
         description="When a request without stream gives its prefill budget back: at the first byte of the answer, "
         "or earlier by estimate.",
     )
@@ -159,7 +159,7 @@ class Order(Strict):
 
 
 class EarlyRejection(Strict):
-    enabled: bool = Field(default=False, description="Refuse at arrival what is predicted to miss wait_s_max.")
+    enabled: bool = Field(default=True, description="Refuse at arrival what is predicted to miss wait_s_max.")
     confidence: Annotated[float, Field(gt=0, lt=1)] = Field(default=0.9, description="How sure the prediction must be.")
 
 

@@ -2,7 +2,7 @@
 
 Owns which request gets how many tokens in which step. The order is vLLM 0.32's for text without speculation: running
 requests first, in order of admission, each min(rest, threshold, budget); then the waiting ones by (priority, arrival)
-or by arrival, until the budget, the sequences or the KV blocks are used up; the threshold does not bind a request
+or by arrival, until the budget, the requests or the KV blocks are used up; the threshold does not bind a request
 that is alone. Preemption is not modelled: running out of KV is an assertion, since reservations must prevent it.
 Reads no clock.
 """
@@ -41,7 +41,7 @@ class EngineFlags:
 
 
 @dataclass(eq=False, slots=True)
-class Sequence:
+class EngineRequest:
     """One request inside the engine. computed: tokens scheduled so far; sampled: output tokens scheduled so far."""
 
     id: int
@@ -62,10 +62,15 @@ class Sequence:
     def in_prefill(self) -> bool:
         return self.computed < self.prompt_tokens
 
+    @property
+    def complete(self) -> bool:
+        """Its last token is scheduled: it only waits for that step to end."""
+        return self.sampled >= self.output_tokens
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One scheduled step: tokens by sequence id, in the order given out; who gets a first token and who ends by it."""
+    """One scheduled step: tokens by request id, in the order given out; who gets a first token and who ends by it."""
 
     tokens: dict[int, int]
     duration_s: float
@@ -75,12 +80,12 @@ class Step:
 
 @dataclass(slots=True)
 class VirtualEngine:
-    """The scheduler's state. `add` and `abort` act at the next step border, as vLLM's do."""
+    """The scheduler's state. Whoever calls `add` and `abort` does so between two calls of `schedule`, as vLLM does."""
 
     flags: EngineFlags = field(default_factory=EngineFlags)
     step_time: StepTime = field(default_factory=StepTime)
-    running: list[Sequence] = field(default_factory=list)
-    waiting: deque[Sequence] = field(default_factory=deque)
+    running: list[EngineRequest] = field(default_factory=list)
+    waiting: deque[EngineRequest] = field(default_factory=deque)
     blocks_used: int = 0
     arrivals: int = 0
 
@@ -88,81 +93,79 @@ class VirtualEngine:
     def busy(self) -> bool:
         return bool(self.running or self.waiting)
 
-    def add(self, sequence: Sequence) -> None:
+    def add(self, request: EngineRequest) -> None:
         self.arrivals += 1
-        sequence.arrived = self.arrivals
-        self.waiting.append(sequence)
+        request.arrived = self.arrivals
+        self.waiting.append(request)
         if self.flags.priority_scheduling:
             self.waiting = deque(sorted(self.waiting, key=lambda other: (other.priority, other.arrived)))
 
-    def abort(self, sequence_id: int) -> None:
-        """Forget a sequence, wherever it is. Nothing happens where it has ended."""
-        for sequence in (*self.running, *self.waiting):
-            if sequence.id == sequence_id:
-                self._free(sequence)
-        self.running = [sequence for sequence in self.running if sequence.id != sequence_id]
-        self.waiting = deque(sequence for sequence in self.waiting if sequence.id != sequence_id)
-
-    def clear(self) -> None:
-        """Restart: everything is lost."""
-        self.running, self.waiting, self.blocks_used = [], deque(), 0
+    def abort(self, request_id: int) -> None:
+        """Forget a request, wherever it is. Nothing happens where it has ended."""
+        for request in (*self.running, *self.waiting):
+            if request.id == request_id:
+                self._free(request)
+        self.running = [request for request in self.running if request.id != request_id]
+        self.waiting = deque(request for request in self.waiting if request.id != request_id)
 
     def schedule(self) -> Step:
-        """Give out one step's tokens. An empty step has no tokens and takes no time."""
+        """Give out one step's tokens. An empty step has no tokens and takes no time. `end` must follow each step."""
         flags = self.flags
         budget = flags.max_num_batched_tokens
         chunk = flags.long_prefill_token_threshold if len(self.running) + len(self.waiting) > 1 else 0
         chunk = chunk or budget
         tokens: dict[int, int] = {}
-        taking_part: list[Sequence] = []
-        for sequence in self.running:
-            count = min(sequence.rest, chunk, budget)
+        taking_part: list[EngineRequest] = []
+        for request in self.running:
+            count = 0 if request.complete else min(request.rest, chunk, budget)
             if count:
-                assert self._allocate(sequence, count), "a reservation of prompt and output prevents preemption"
-                tokens[sequence.id] = count
+                assert self._allocate(request, count), "a reservation of prompt and output prevents preemption"
+                tokens[request.id] = count
                 budget -= count
-                taking_part.append(sequence)
+                taking_part.append(request)
         while budget and self.waiting and len(self.running) < flags.max_num_seqs:
-            sequence = self.waiting[0]
-            if self._missing_blocks(sequence, sequence.prompt_tokens) > flags.kv_blocks - self.blocks_used:
+            request = self.waiting[0]
+            if self._missing_blocks(request, request.prompt_tokens) > flags.kv_blocks - self.blocks_used:
                 break
-            count = min(sequence.rest, chunk, budget)
-            self._allocate(sequence, count)
-            tokens[sequence.id] = count
+            count = min(request.rest, chunk, budget)
+            self._allocate(request, count)
+            tokens[request.id] = count
             budget -= count
             self.running.append(self.waiting.popleft())
-            taking_part.append(sequence)
+            taking_part.append(request)
         return self._step(tokens, taking_part)
 
-    def _step(self, tokens: dict[int, int], taking_part: list[Sequence]) -> Step:
+    def end(self, step: Step) -> None:
+        """Take out the requests that a step completed; called when the step has run."""
+        for request_id in step.ended:
+            self.abort(request_id)
+
+    def _step(self, tokens: dict[int, int], taking_part: list[EngineRequest]) -> Step:
         duration_s = self.step_time.base_s if tokens else 0.0
         first_tokens, ended = [], []
-        for sequence in taking_part:
-            duration_s += self.step_time.chunk_s(tokens[sequence.id], sequence.computed)
-            sequence.computed += tokens[sequence.id]
-            if sequence.in_prefill:
+        for request in taking_part:
+            duration_s += self.step_time.chunk_s(tokens[request.id], request.computed)
+            request.computed += tokens[request.id]
+            if request.in_prefill:
                 continue
-            if not sequence.sampled:
-                first_tokens.append(sequence.id)
-            sequence.sampled += 1
-            if sequence.sampled >= sequence.output_tokens:
-                ended.append(sequence.id)
-        for sequence in [sequence for sequence in taking_part if sequence.id in ended]:
-            self.running.remove(sequence)
-            self._free(sequence)
+            if not request.sampled:
+                first_tokens.append(request.id)
+            request.sampled += 1
+            if request.complete:
+                ended.append(request.id)
         return Step(tokens, duration_s, tuple(first_tokens), tuple(ended))
 
-    def _missing_blocks(self, sequence: Sequence, tokens: int) -> int:
-        return max(0, ceil(tokens / self.flags.block_tokens) - sequence.blocks)
+    def _missing_blocks(self, request: EngineRequest, tokens: int) -> int:
+        return max(0, ceil(tokens / self.flags.block_tokens) - request.blocks)
 
-    def _allocate(self, sequence: Sequence, count: int) -> bool:
-        missing = self._missing_blocks(sequence, sequence.computed + count)
+    def _allocate(self, request: EngineRequest, count: int) -> bool:
+        missing = self._missing_blocks(request, request.computed + count)
         if missing > self.flags.kv_blocks - self.blocks_used:
             return False
-        sequence.blocks += missing
+        request.blocks += missing
         self.blocks_used += missing
         return True
 
-    def _free(self, sequence: Sequence) -> None:
-        self.blocks_used -= sequence.blocks
-        sequence.blocks = 0
+    def _free(self, request: EngineRequest) -> None:
+        self.blocks_used -= request.blocks
+        request.blocks = 0

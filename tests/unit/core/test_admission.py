@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gateway.core.admission import Admission
-from gateway.core.plan import AdmissionKind, KvBudget, OrderKind, SlotBudget, TenantBounds
+from gateway.core.plan import (
+    AdmissionKind,
+    Feedback,
+    KvBudget,
+    NonStreamRelease,
+    OrderKind,
+    SlotBudget,
+    TenantBounds,
+)
 from gateway.core.types import (
     Dispatched,
     Finished,
@@ -480,3 +490,116 @@ def test_drain_refuses_the_new_and_those_who_may_wait_beyond_it():
 def test_every_class_is_in_the_snapshot_also_at_zero():
     lines = Pool().admission.snapshot().lines
     assert {(name, length) for name in ("interactive", "standard", "batch") for length in LengthClass} == set(lines)
+
+
+# ── step model: release, aborts, prediction, feedback ──
+
+
+def taught(pool, prefills=12):
+    """Let the pool's engine see prefills of its own: 100 ms each for a short, 2 s for a long."""
+    for at in range(prefills):
+        ticket = pool.offer(LONG if at % 2 else SHORT)
+        pool.now += 2.0 if at % 2 else 0.1
+        pool.first_token(ticket)
+        pool.finish(ticket)
+    return pool
+
+
+def test_an_aborted_request_holds_its_place_until_the_steps_in_flight_end():
+    pool = taught(Pool(a_plan(admission=an_admission(slots=SlotBudget(3, 1, 1)))))
+    running = pool.offer(LONG)
+    waiting = pool.offer(LONG)
+    assert pool.finish(running, Outcome.CLIENT_GONE) == []
+    due = pool.admission.next_tick_at()
+    assert pool.now < due < pool.now + 2
+    pool.events = pool.admission.tick(due)
+    assert waiting.state is TicketState.RUNNING
+    assert sum(pool.admission.snapshot().engines["a"].running.values()) == 1
+
+
+def test_a_request_that_ended_by_itself_holds_nothing():
+    pool = taught(Pool())
+    running, waiting = pool.offer(LONG), pool.offer(LONG)
+    assert pool.finish(running) == [waiting]
+
+
+def release_plan(release):
+    return a_plan(admission=an_admission(non_stream_release=release))
+
+
+def test_a_whole_answers_prefill_goes_back_when_the_model_says_so():
+    pool = taught(Pool(release_plan(NonStreamRelease.ESTIMATE)), prefills=60)
+    first, second = pool.offer(LONG, stream=False), pool.offer(LONG, stream=False)
+    due = pool.admission.next_tick_at()
+    assert pool.now + 1 < due < pool.now + 6
+    pool.events = pool.admission.tick(due)
+    assert (first.state, second.state) == (TicketState.RUNNING, TicketState.RUNNING)
+
+
+def test_a_whole_answers_prefill_stays_to_its_first_byte_where_the_plan_wants_that_or_nothing_is_known():
+    for pool in (
+        taught(Pool(release_plan(NonStreamRelease.LAST_BYTE)), 60),
+        Pool(release_plan(NonStreamRelease.ESTIMATE)),
+    ):
+        first, second = pool.offer(LONG, stream=False), pool.offer(LONG, stream=False)
+        pool.at(pool.now - NOW + 25)
+        assert second.state is TicketState.WAITING
+        assert pool.first_token(first) == [second]
+
+
+def backlogged(early_rejection):
+    """A line that drains one request in 2 s, measured, with ten in it."""
+    plan = replace(slots(1, classes=[a_class(wait_s_max=(30, 30))]), early_rejection=early_rejection)
+    pool = Pool(plan)
+    running = [pool.offer()]
+    backlog = [pool.offer() for _ in range(10)]
+    for _ in range(40):
+        pool.now += 2
+        running += pool.finish(running.pop())
+        backlog.append(pool.offer())
+    return pool
+
+
+def test_a_predicted_miss_is_refused_at_arrival_and_says_what_it_predicted():
+    pool = backlogged(0.9)
+    waiting = [pool.offer() for _ in range(6)]
+    refused = refusal(pool)
+    assert (refused.refusal.reason, refused.outcome) == (Reason.PREDICTED_MISS, Outcome.REFUSED)
+    assert refused.refusal.observed > 30
+    assert waiting[0].state is TicketState.WAITING
+
+
+def test_without_early_rejection_nothing_is_predicted():
+    pool = backlogged(None)
+    assert all(pool.offer().state is TicketState.WAITING for _ in range(20))
+
+
+def test_a_cold_gateway_predicts_no_miss():
+    pool = Pool(replace(slots(1, classes=[a_class(wait_s_max=(30, 30))]), early_rejection=0.5))
+    assert all(pool.offer().state in {TicketState.RUNNING, TicketState.WAITING} for _ in range(200))
+
+
+def test_a_few_predicted_misses_are_let_in_as_probes():
+    pool = backlogged(0.9)
+    states = [pool.offer().state for _ in range(206)]
+    assert states[6:].count(TicketState.WAITING) == 2
+
+
+def test_an_empty_line_refuses_nobody_whatever_it_measured():
+    pool = backlogged(0.9)
+    pool.at(pool.now - NOW + 31)
+    assert pool.offer().state is TicketState.WAITING
+
+
+def test_feedback_gives_a_second_long_only_while_shorts_meet_their_objective():
+    plan = replace(
+        a_plan(admission=an_admission(long_prefills_max=2, slots=SlotBudget(64, 8, 8))), feedback=Feedback(500)
+    )
+    pool = Pool(plan)
+    first, second = pool.offer(LONG), pool.offer(LONG)
+    for _ in range(80):
+        short = pool.offer(1)
+        pool.now += 0.1
+        pool.first_token(short)
+        pool.finish(short)
+    assert (first.state, second.state) == (TicketState.RUNNING, TicketState.RUNNING)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from gateway.core.plan import (
     AdmissionKind,
+    Feedback,
     KvBudget,
     NonStreamRelease,
     OrderKind,
@@ -94,6 +95,36 @@ def test_every_field_arrives_in_the_plan(tmp_path: Path) -> None:
     assert plan.admission.non_stream_release is NonStreamRelease.LAST_BYTE
     assert plan.order is OrderKind.EARLIEST_DEADLINE
     assert plan.request == RequestBounds(8, 4, 100)
+    assert (plan.early_rejection, plan.feedback) == (None, None)
+
+
+def test_early_rejection_and_release_by_estimate_are_on_unless_stated(tmp_path: Path) -> None:
+    plan = load(tmp_path, MINIMAL)
+    assert plan.early_rejection == 0.9
+    assert plan.admission.non_stream_release is NonStreamRelease.ESTIMATE
+
+
+def test_feedback_steers_by_the_tightest_objective_of_any_class(tmp_path: Path) -> None:
+    plan = load(tmp_path, changed("feedback", {"kind": "aimd"}))
+    assert plan.feedback == Feedback(short_ttft_ms=500)
+
+
+@pytest.mark.parametrize(
+    ("service_class", "more", "message"),
+    [
+        ("{weight: 1}", "", "feedback.target: names an objective that no service class has"),
+        (
+            "{weight: 1, slo: {short: {ttft_ms: 9}}}",
+            ", admission: {kind: slots}",
+            "feedback.kind: has no long-prefill budget to steer",
+        ),
+    ],
+)
+def test_feedback_without_an_objective_or_a_budget_is_refused(
+    tmp_path: Path, service_class: str, more: str, message: str
+) -> None:
+    text = f"{{version: 1, name: mine, service_classes: {{only: {service_class}}}, feedback: {{kind: aimd}}{more}}}"
+    assert message in str(refusal_of(tmp_path, text))
 
 
 def test_all_but_version_name_and_classes_have_defaults(tmp_path: Path) -> None:
@@ -220,12 +251,12 @@ def test_a_zero_that_would_starve_somebody_for_ever_is_refused(tmp_path: Path, p
         ("admission.slots", {"total": 40}, "admission.slots: holds reserves that are more than total."),
         ("admission.slots", {"total": 8, "short_reserve": 8, "long_reserve": 0}, "admission.slots: reserves every slot for one length class."),
         ("admission.short_prefill_tokens_max", 599, "admission.short_prefill_tokens_max: is below the longest short prompt (600). Give 600 or more"),
-        ("feedback", {"kind": "aimd"}, "feedback.kind: is not supported by this version. Set it to none"),
+        ("feedback", {"kind": "aimd", "target": "long.ttft_ms"}, "feedback.target: is text that is none of the known values."),
         ("feedback", {"kind": "pid"}, "feedback.kind: is none of the known kinds."),
-        ("early_rejection.enabled", True, "early_rejection.enabled: is not supported by this version. Set it to false"),
+        ("early_rejection.confidence", 1, "early_rejection.confidence: must be below 1"),
         ("admission.long_prefill.mode", "sliced", "admission.long_prefill.mode: is not supported by this version. Set it to whole"),
         ("admission.long_prefill.mode", "recalled", "admission.long_prefill.mode: is not supported by this version."),
-        ("admission.non_stream_release", "estimate", "admission.non_stream_release: is not supported by this version. Set it to last_byte"),
+        ("admission.non_stream_release", "first_token", "admission.non_stream_release: is text that is none of the known values."),
         ("service_classes.batch.wait_s_max", {"short": -1}, "service_classes.batch.wait_s_max.short: must be at least 0, not -1."),
         ("service_classes.batch.wait_s_max", 5, "service_classes.batch.wait_s_max: should be a mapping of keys to values, not 5."),
     ],
