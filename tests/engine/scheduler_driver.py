@@ -5,7 +5,7 @@ are set up as an adversary would like them least: budgets filled to the last tok
 ready to come. Answers with what was found; the tests judge.
 """
 
-# ruff: noqa: S311, T201 - seeded adversaries, no secrets; the answer is printed
+# ruff: noqa: T201 - seeded adversaries, no secrets; the answer is printed
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ from gateway.core.types import LengthClass
 from gateway.testing.builders import a_class, a_plan, an_admission, an_engine
 
 SHORT_PRIORITY, LONG_PRIORITY = 0, 1
-STEPS_PER_CASE = 40
-DECODING_PROMPT_TOKENS_MAX = 512
+STEPS_PER_CASE = 30
+DECODING_PROMPT_TOKENS_MAX = 128
+KV_BLOCKS = 3_072
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +115,10 @@ class Adversary:
             else:
                 for _ in range(self.case.long_prefills - len(in_prefill)):
                     least = self.case.short_longest + 1
-                    self.send(self.random.randint(least, max(4096, least + 1000)), is_short=False)
+                    self.send(self.random.randint(least, max(2048, least + 1000)), is_short=False)
 
     def send_shorts(self, tokens: int) -> None:
-        while tokens + self.case.shortest <= self.case.short_tokens and self.random.random() > 0.1:
+        while tokens + self.case.shortest <= self.case.short_tokens and self.random.random() > 0.03:
             most = min(self.case.short_longest, self.case.short_tokens - tokens)
             prompt_tokens = most if self.random.random() < 0.5 else self.random.randint(self.case.shortest, most)
             self.send(prompt_tokens, is_short=True)
@@ -177,7 +178,7 @@ def within_the_premise(random: Random) -> Case:
         max_num_batched_tokens=batched,
         long_prefill_token_threshold=threshold,
         max_num_seqs=512,
-        kv_blocks=8_192,
+        kv_blocks=KV_BLOCKS,
         priority_scheduling=random.random() < 0.7,
         batches_in_flight=random.choice([1, 2]),
     )
@@ -190,7 +191,7 @@ def outside_the_premise(random: Random, clause: str) -> Case:
         max_num_batched_tokens=1024,
         long_prefill_token_threshold=random.randint(200, 300),
         max_num_seqs=512,
-        kv_blocks=8_192,
+        kv_blocks=KV_BLOCKS,
         batches_in_flight=random.choice([1, 2]),
     )
     threshold = flags.long_prefill_token_threshold
@@ -199,7 +200,7 @@ def outside_the_premise(random: Random, clause: str) -> Case:
         case "long_prefills":
             return replace(exact, long_prefills=3)
         case "decodes":
-            return replace(exact, decodes=350)
+            return replace(exact, decodes=350, short_longest=64, flags=replace(flags, kv_blocks=8_192))
         case "short_tokens":
             return replace(exact, short_tokens=1024)
         case "threshold":
@@ -207,7 +208,7 @@ def outside_the_premise(random: Random, clause: str) -> Case:
         case "slots":
             return replace(exact, flags=replace(flags, max_num_seqs=4))
         case "kv":
-            return replace(exact, flags=replace(flags, kv_blocks=300))
+            return replace(exact, flags=replace(flags, kv_blocks=150))
         case _:
             raise ValueError(clause)
 
@@ -249,7 +250,7 @@ def same_steps(*, traces: int) -> dict[str, Any]:
             max_num_batched_tokens=random.choice([512, 2048]),
             long_prefill_token_threshold=random.choice([0, 100, 640]),
             max_num_seqs=random.choice([4, 16, 128]),
-            kv_blocks=8_192,
+            kv_blocks=KV_BLOCKS,
             priority_scheduling=random.random() < 0.5,
             batches_in_flight=random.choice([1, 2]),
         )
@@ -257,9 +258,9 @@ def same_steps(*, traces: int) -> dict[str, Any]:
         in_flight: deque[tuple[Step, Step]] = deque()
         number = 0
         for _ in range(80):
-            for _ in range(random.choice([0, 0, 0, 1, 3])):
+            for _ in range(random.choice([0, 0, 0, 1, 2])):
                 number += 1
-                asked = number, random.choice([1, 50, 640, 3000]), random.choice([1, 2, 30]), random.randint(0, 2)
+                asked = number, random.choice([1, 50, 640, 2000]), random.choice([1, 2, 30]), random.randint(0, 2)
                 real.add(EngineRequest(*asked))
                 model.add(EngineRequest(*asked))
             if number and random.random() < 0.1:

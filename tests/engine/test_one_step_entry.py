@@ -22,10 +22,10 @@ CASES = 330
 CLAUSES = ("long_prefills", "decodes", "short_tokens", "threshold", "slots", "kv")
 ASKED = {
     "premise": {"check": "one_step_entry", "cases": CASES, "clause": None},
-    **{clause: {"check": "one_step_entry", "cases": 20, "clause": clause} for clause in CLAUSES},
+    **{clause: {"check": "one_step_entry", "cases": 12, "clause": clause} for clause in CLAUSES},
     "priority": {"check": "steps_behind_an_unfit_long", "priority": True},
     "fcfs": {"check": "steps_behind_an_unfit_long", "priority": False},
-    "same steps": {"check": "same_steps", "traces": 60},
+    "same steps": {"check": "same_steps", "traces": 50},
     "long flood": {"check": "behind_the_gateway", "batches_in_flight": 1, "shorts_per_s": 2, "longs_per_s": 3},
     "long flood, async": {"check": "behind_the_gateway", "batches_in_flight": 2, "shorts_per_s": 2, "longs_per_s": 3},
     "short flood": {"check": "behind_the_gateway", "batches_in_flight": 1, "shorts_per_s": 40, "longs_per_s": 0.3},
@@ -62,7 +62,7 @@ def test_within_the_premise_every_short_is_wholly_prefilled_in_the_first_step_af
     cases = found["premise"]
     assert len(cases) == CASES
     assert [case["example"] for case in cases if case["late"]] == []
-    assert sum(case["shorts"] for case in cases) > 20_000
+    assert sum(case["shorts"] for case in cases) > 15_000
     assert max(case["fullest"] for case in cases) == 1.0, (
         "the adversary left room: the inequality was not put to the test"
     )
@@ -70,7 +70,7 @@ def test_within_the_premise_every_short_is_wholly_prefilled_in_the_first_step_af
 
 def test_within_the_premise_every_long_in_prefill_gets_its_whole_chunk_in_every_step(found):
     assert sum(case["slowed"] for case in found["premise"]) == 0
-    assert sum(case["long_chunks"] for case in found["premise"]) > 10_000
+    assert sum(case["long_chunks"] for case in found["premise"]) > 8_000
 
 
 @pytest.mark.parametrize("clause", CLAUSES)
@@ -85,7 +85,7 @@ def test_priority_lets_a_short_pass_a_long_that_finds_no_kv_where_first_come_fir
 
 def test_the_model_of_the_scheduler_takes_the_same_steps_as_the_scheduler(found):
     assert found["same steps"]["differs"] == ""
-    assert found["same steps"]["steps"] > 4_000
+    assert found["same steps"]["steps"] > 3_000
 
 
 @pytest.mark.parametrize("flood", ["long flood", "long flood, async", "short flood"])

@@ -5,8 +5,6 @@ depth K works off what is dispatched at a rate of at least one cost unit a secon
 likes; arrivals, sizes, tenants and classes are the adversary's too.
 """
 
-# ruff: noqa: S311 - seeded adversaries, no secrets
-
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -4,8 +4,6 @@ Owns the two step models (a CPU engine with a tiny model, as measured; a faster 
 assumed), the shape of the plan (that of the shipped `short-first`), and the lane rate computed from first principles.
 """
 
-# ruff: noqa: S311 - seeded traffic, no secrets
-
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator

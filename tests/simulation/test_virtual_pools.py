@@ -5,8 +5,6 @@ its deadline, that expiry is exact, and at the end that every request ended once
 here are about bounds and counts; time is virtual throughout.
 """
 
-# ruff: noqa: S311 - seeded traffic, no secrets
-
 from __future__ import annotations
 
 from dataclasses import replace
@@ -72,7 +70,7 @@ def p95(values: list[float]) -> float:
 @BATCHES
 def test_in_a_mix_every_short_enters_in_one_step_and_every_flow_is_served(load, step_time, batches_in_flight):
     pool = a_pool(short_first(), step_time, batches_in_flight=batches_in_flight)
-    pool.run(mixed_callers(1, step_time, load, requests=600))
+    pool.run(mixed_callers(1, step_time, load, requests=400))
     shorts_entered_in_one_step(pool, step_time, batches_in_flight)
     for service_class in pool.plan.classes:
         for length in LengthClass:
@@ -85,7 +83,7 @@ def test_in_a_mix_every_short_enters_in_one_step_and_every_flow_is_served(load, 
 
 def test_without_a_cap_on_longs_shorts_come_late_so_the_cap_is_what_protects_them():
     pool = a_pool(short_first(long_prefills_max=None))
-    pool.run(mixed_callers(1, CPU, 0.95, requests=600))
+    pool.run(mixed_callers(1, CPU, 0.95, requests=400))
     assert any(fate.late for fate in served(pool, LengthClass.SHORT))
 
 
@@ -133,7 +131,7 @@ def test_in_a_flood_of_longs_no_short_waits_in_line_and_each_enters_in_the_next_
 
 
 def test_taking_all_longs_away_never_raises_the_95th_percentile_of_the_shorts_wait_for_their_first_token():
-    callers = mixed_callers(5, CPU, 0.95, requests=600)
+    callers = mixed_callers(5, CPU, 0.95, requests=400)
     waits = []
     for kept in (callers, [caller for caller in callers if caller.prompt_tokens == SHORT]):
         pool = a_pool(short_first())
@@ -265,7 +263,7 @@ def test_without_probes_traffic_of_two_lengths_alone_never_leads_the_step_model_
 ):
     """Two lengths cannot tell three coefficients apart; what is predicted for them must stay near what they take."""
     pool = a_pool(short_first(), step_time, batches_in_flight=batches_in_flight)
-    pool.run(mixed_callers(1, step_time, load, requests=600))
+    pool.run(mixed_callers(1, step_time, load, requests=400))
     model = pool.admission._fleet["a"].fit.model
     for prompt_tokens in (SHORT, LONG):
         default_s = StepModel().prefill_s(prompt_tokens, THRESHOLD)

@@ -101,8 +101,32 @@ class Post:
     aborts: list[int] = field(default_factory=list)
     unseen: list[Fate] = field(default_factory=list)
     tickets: dict[int, Ticket] = field(default_factory=dict)
+    in_prefill: set[int] = field(default_factory=set)
+    longs_in_prefill: int = 0
+    short_tokens: int = 0
     epoch: int = 0
     cut_at: float = -SOON_S
+
+    def begin(self, ticket: Ticket) -> None:
+        self.tickets[ticket.id] = ticket
+        self.in_prefill.add(ticket.id)
+        self._count(ticket, 1)
+
+    def end_prefill(self, ticket: Ticket) -> None:
+        """Count the prefill as over; again, or after `end`: nothing happens."""
+        if ticket.id in self.in_prefill:
+            self.in_prefill.discard(ticket.id)
+            self._count(ticket, -1)
+
+    def end(self, ticket: Ticket) -> None:
+        self.end_prefill(ticket)
+        self.tickets.pop(ticket.id, None)
+
+    def _count(self, ticket: Ticket, sign: int) -> None:
+        if ticket.assignment.length_class is LengthClass.LONG:
+            self.longs_in_prefill += sign
+        else:
+            self.short_tokens += sign * ticket.assignment.prompt_tokens
 
     @property
     def free_at(self) -> float:
@@ -200,7 +224,7 @@ class VirtualPool:
         post = self.posts[event.engine]
         assert post.up, "nothing goes to an engine that is down"
         ticket = fate.ticket
-        post.tickets[ticket.id] = ticket
+        post.begin(ticket)
         request = EngineRequest(
             ticket.id, fate.caller.prompt_tokens, fate.caller.output_tokens, priority=event.priority
         )
@@ -269,6 +293,8 @@ class VirtualPool:
                     self._send(fate, event)
                 case FirstToken():
                     fate.first_token_at = self.now
+                    assert fate.engine is not None
+                    self.posts[fate.engine].end_prefill(event.ticket)
                 case Refused(refusal=refusal, waited_s=waited_s, outcome=outcome):
                     if outcome is Outcome.EXPIRED:
                         assert abs(waited_s - fate.ticket.assignment.wait_s_max) < 1e-6, "expiry is exact"
@@ -288,7 +314,7 @@ class VirtualPool:
         self.waiting.discard(fate.ticket.id)
         self.counts[outcome] += 1
         if fate.engine is not None:
-            self.posts[fate.engine].tickets.pop(fate.ticket.id, None)
+            self.posts[fate.engine].end(fate.ticket)
 
     def _set_timer(self) -> None:
         at = self.admission.next_tick_at()
@@ -306,13 +332,8 @@ class VirtualPool:
     def _budgets_hold(self) -> None:
         bounds = self.plan.admission
         for post in self.posts.values():
-            in_prefill = [ticket.assignment for ticket in post.tickets.values() if ticket.first_token_at is None]
-            longs = sum(assignment.length_class is LengthClass.LONG for assignment in in_prefill)
-            shorts = sum(assignment.prompt_tokens for assignment in in_prefill) - sum(
-                assignment.prompt_tokens for assignment in in_prefill if assignment.length_class is LengthClass.LONG
-            )
-            assert bounds.long_prefills_max is None or longs <= bounds.long_prefills_max
-            assert bounds.short_prefill_tokens_max is None or shorts <= bounds.short_prefill_tokens_max
+            assert bounds.long_prefills_max is None or post.longs_in_prefill <= bounds.long_prefills_max
+            assert bounds.short_prefill_tokens_max is None or post.short_tokens <= bounds.short_prefill_tokens_max
             assert bounds.slots is None or len(post.tickets) <= bounds.slots.total
 
     def _no_engine_idles_before_a_line(self) -> None:
