@@ -62,22 +62,18 @@ class Admission:
 
     def offer(self, assignment: Assignment, now: float) -> tuple[Ticket, list[Event]]:
         """Take in one request: the events tell whether it was dispatched, waits, or is refused."""
-        events = self._expire(now)
+        at = self.next_tick_at()
+        events = self.tick(now) if at is not None and at <= now else []
         self._offers += 1
         ticket = Ticket(self._offers, assignment, now, now + assignment.wait_s_max, TicketState.WAITING)
-        closed = self._closed(ticket)
-        if closed is not None:
-            events.append(self._refuse(ticket, closed, now))
-            return ticket, events
-        hopeless = self._predicted_miss(ticket, now)
-        if hopeless is not None:
-            events.append(self._refuse(ticket, hopeless, now))
-            return ticket, events
+        no = self._closed(ticket) or self._predicted_miss(ticket, now)
+        if no is not None:
+            return ticket, [*events, self._refuse(ticket, no, now)]
         ticket.needs = needs_of(assignment, self._fleet.kv_block_tokens)
         self._waiting.join(ticket, now)
         lane = self._lane(ticket)
         lane.append(ticket)
-        if lane.head() is ticket:
+        if lane.head() is ticket:  # otherwise nothing can go that could not go before
             events += self._dispatch(now)
         if ticket.state is TicketState.WAITING:
             full = self._waiting.over_bound(assignment)
@@ -100,7 +96,6 @@ class Admission:
         engine = self._fleet[ticket.engine]
         engine.first_token(ticket, engine_ttft_s, now)
         engine.judge(now, longs_wait=self._lane_for(LengthClass.LONG).head() is not None)
-        self._fleet.note_due()
         return [FirstToken(ticket, engine_ttft_s), *self.tick(now)]
 
     def finish(self, ticket: Ticket, outcome: Outcome, now: float) -> list[Event]:
@@ -119,7 +114,8 @@ class Admission:
     def requeue(self, ticket: Ticket, now: float, pause_s: float) -> list[Event]:
         """Put a dispatched ticket whose engine had no room back at the head of its flow; its deadline stays.
 
-        The engine gets nothing more for `pause_s`. A ticket whose deadline has passed meanwhile ends as expired.
+        The engine gets nothing more for `pause_s`. A ticket whose deadline has passed meanwhile ends as expired, and
+        while draining one that may wait beyond the drain is refused.
         """
         assert ticket.state is TicketState.RUNNING, "only a dispatched ticket can come back"
         assert ticket.first_token_at is None, "an engine that has answered cannot have had no room"
@@ -128,6 +124,8 @@ class Admission:
         self._leave_engine(ticket, now, cut=False)
         ticket.state, ticket.engine, ticket.dispatched_at = TicketState.WAITING, None, None
         ticket.requeues += 1
+        if self._drain_at is not None and ticket.deadline > self._drain_at:
+            return [self._refuse(ticket, self._draining(ticket), now), *self.tick(now)]
         self._waiting.join(ticket, now)
         self._lane(ticket).put_back(ticket)
         return [Queued(ticket), *self.tick(now)]
@@ -141,10 +139,10 @@ class Admission:
     def next_tick_at(self) -> float | None:
         """Return when `tick` has something to do although nobody calls, or None."""
         first = self._waiting.next_deadline()
+        change_at = self._fleet.next_change_at()
         if first is None:
-            return self._fleet.due_at
-        times = (first[1], self._fleet.resumes_at, self._fleet.due_at)
-        return min(time for time in times if time is not None)
+            return change_at
+        return first[1] if change_at is None else min(first[1], change_at)
 
     def set_up(self, engine: str, up: bool, now: float) -> list[Event]:
         """Note that an engine can be reached, or cannot. Waiting tickets keep their place either way."""
@@ -158,7 +156,7 @@ class Admission:
         for ticket in self._in_line():
             if ticket.deadline > deadline_at:
                 events.append(self._refuse(ticket, self._draining(ticket), now))
-        return events
+        return events + self._dispatch(now)
 
     def undrain(self, now: float) -> list[Event]:
         self._drain_at = None
@@ -284,7 +282,6 @@ class Admission:
             self._lane(ticket).serve(ticket)
             self._waiting.leave(ticket, now, served=True)
             engine.take(ticket, now)
-            self._fleet.note_due()
             ticket.state, ticket.engine, ticket.dispatched_at = TicketState.RUNNING, engine.name, now
             self._running[ticket.id] = ticket
             self._tenants_running[ticket.assignment.service_class, ticket.assignment.tenant] += 1
@@ -301,7 +298,6 @@ class Admission:
         engine = self._fleet[ticket.engine]
         engine.leave(ticket, now, cut=cut)
         self._fleet.drop_if_idle(engine)
-        self._fleet.note_due()
         del self._running[ticket.id]
         owner = (ticket.assignment.service_class, ticket.assignment.tenant)
         self._tenants_running[owner] -= 1

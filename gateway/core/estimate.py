@@ -6,9 +6,9 @@ Owns the measured drain rates. A rate counts only the time in which something wa
 from __future__ import annotations
 
 from collections import deque
-from math import ceil, exp
+from math import ceil
 
-_MEMORY_S = 20.0
+_WINDOW_S = 20.0
 _MEASURED_S_MIN = 0.5
 _VALUES_KEPT = 256
 _VALUES_MIN = 20
@@ -17,23 +17,26 @@ RETRY_AFTER_S_MAX = 60.0
 
 
 class DrainRate:
-    """Prompt tokens leaving one line for an engine per second of backlog, with exponential forgetting."""
+    """Prompt tokens leaving one line for an engine per second of backlog.
 
-    __slots__ = ("_at", "_backlogged_s", "_tokens")
+    The last window counts as long as it is short; then it becomes the past, which is kept until the next is over.
+    """
+
+    __slots__ = ("_at", "_past_s", "_past_tokens", "_s", "_tokens")
 
     def __init__(self) -> None:
-        self._at: float | None = None
-        self._tokens = 0.0
-        self._backlogged_s = 0.0
+        self._at = 0.0
+        self._s = self._past_s = 0.0
+        self._tokens = self._past_tokens = 0
 
     def advance(self, now: float, *, backlogged: bool) -> None:
         """Account the time since the last call; `backlogged`: something waited all that time."""
-        elapsed = 0.0 if self._at is None else now - self._at
+        if backlogged:
+            self._s += now - self._at
+            if self._s > _WINDOW_S:
+                self._past_s, self._past_tokens = self._s, self._tokens
+                self._s, self._tokens = 0.0, 0
         self._at = now
-        if backlogged and elapsed > 0.0:
-            kept = exp(-elapsed / _MEMORY_S)
-            self._tokens *= kept
-            self._backlogged_s = self._backlogged_s * kept + _MEMORY_S * (1.0 - kept)
 
     def served(self, prompt_tokens: int) -> None:
         """Account a request that left the backlogged line for an engine."""
@@ -41,9 +44,9 @@ class DrainRate:
 
     def tokens_per_s(self) -> float | None:
         """Return the rate, or None while less than half a second of backlog was seen."""
-        if self._backlogged_s < _MEASURED_S_MIN or self._tokens <= 0.0:
-            return None
-        return self._tokens / self._backlogged_s
+        seconds = self._s + self._past_s
+        tokens = self._tokens + self._past_tokens
+        return tokens / seconds if seconds >= _MEASURED_S_MIN and tokens else None
 
 
 class Quantile:

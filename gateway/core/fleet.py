@@ -6,23 +6,21 @@ Owns the engines and their pauses. Knows no line and no deadline: it is asked ab
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from operator import attrgetter
 
-from gateway.core.engine import Engine
+from gateway.core.engine import Due, Engine
+from gateway.core.lazy_heap import LazyHeap
 from gateway.core.ledger import USED_BY, Budget
 from gateway.core.plan import Plan
 from gateway.core.types import EngineSnapshot, EngineSpec, LengthClass, Ticket
-
-_age = attrgetter("id")
 
 
 class Fleet:
     """Late binding: a ticket meets its engine at dispatch, never earlier."""
 
     def __init__(self, specs: Sequence[EngineSpec], plan: Plan) -> None:
-        self._engines = {spec.name: Engine(spec, plan) for spec in specs}
+        self._due: LazyHeap[Due] = LazyHeap()
+        self._engines = {spec.name: Engine(spec, plan, self._due) for spec in specs}
         self.kv_block_tokens = _kv_block_tokens(specs)
-        self._due_at: float | None = None
         self._take_note()
 
     def __getitem__(self, name: str) -> Engine:
@@ -44,31 +42,24 @@ class Fleet:
 
     def settle(self, now: float) -> None:
         """End the pauses that are over, and give back the charges that are due."""
-        if self._due_at is not None and self._due_at <= now:
-            for engine in list(self._engines.values()):
-                engine.settle(now)
-                self.drop_if_idle(engine)
-            self.note_due()
+        while (first := self._due.peek()) is not None and first[1] <= now:
+            due = first[0]
+            self._due.discard(due)
+            assert due.engine is not None, "only what is at an engine comes due"
+            engine = self._engines[due.engine]
+            engine.settle(due)
+            self.drop_if_idle(engine)
         if self._resumes_at is not None and self._resumes_at <= now:
             for engine in self._engines.values():
                 if engine.paused_until is not None and engine.paused_until <= now:
                     engine.paused_until = None
             self._take_note()
 
-    @property
-    def resumes_at(self) -> float | None:
-        """When the next pause ends; None where no engine is paused."""
-        return self._resumes_at
-
-    @property
-    def due_at(self) -> float | None:
-        """When the next charge goes back by itself; None where none does."""
-        return self._due_at
-
-    def note_due(self) -> None:
-        """Look again when charges are due; called after every take and leave of an engine."""
-        dues = [due for engine in self._engines.values() if (due := engine.due_at()) is not None]
-        self._due_at = min(dues, default=None)
+    def next_change_at(self) -> float | None:
+        """Return when `settle` has something to do, or None."""
+        first = self._due.peek()
+        times = (self._resumes_at, None if first is None else first[1])
+        return min((time for time in times if time is not None), default=None)
 
     def choose(self, heads: Sequence[Ticket]) -> tuple[Ticket, Engine] | None:
         """Choose which head goes next and where; None when none can go.
@@ -77,18 +68,20 @@ class Fleet:
         lacks a budget there which the younger does not use. So what they share is first come, first served, and
         neither lane can starve the other of it.
         """
-        passed: list[list[int]] = []
-        for head in sorted(heads, key=_age) if len(heads) > 1 else heads:
-            uses_not = ~USED_BY[head.assignment.length_class]
-            lacking = [engine.lacking(head) for engine in self._open]
+        if len(heads) == 2 and heads[1].id < heads[0].id:
+            heads = heads[::-1]
+        first_lacks: list[int] | None = None
+        for head in heads:
+            uses_not = ~USED_BY[head.needs[0]]
+            lacks = [engine.lacking(head) for engine in self._open]
             free = [
                 engine
                 for at, engine in enumerate(self._open)
-                if not lacking[at] and all(other[at] & uses_not for other in passed)
+                if not lacks[at] and (first_lacks is None or first_lacks[at] & uses_not)
             ]
             if free:
-                return head, free[0] if len(free) == 1 else min(free, key=_load_for(head.assignment.length_class))
-            passed.append(lacking)
+                return head, free[0] if len(free) == 1 else min(free, key=_load_for(head.needs[0]))
+            first_lacks = lacks
         return None
 
     def configure(self, specs: Sequence[EngineSpec], plan: Plan) -> None:
@@ -96,7 +89,7 @@ class Fleet:
         for spec in specs:
             engine = self._engines.get(spec.name)
             if engine is None:
-                self._engines[spec.name] = Engine(spec, plan)
+                self._engines[spec.name] = Engine(spec, plan, self._due)
             else:
                 engine.retired = False
                 engine.configure(spec, plan)

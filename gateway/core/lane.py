@@ -124,11 +124,15 @@ class Lane:
             self._head_is_known = False
 
     def bring_back(self, class_plan: ClassPlan, tenant: str) -> None:
+        """Serve a tenant again; the service it missed while it was at its own bound is not paid back."""
         lines = self._lines(class_plan)
         if tenant in lines.set_aside:
             lines.set_aside.discard(tenant)
-            if tenant in lines.flows:
-                self._refile(lines, lines.flows[tenant])
+            flow = lines.flows.get(tenant)
+            if flow is not None:
+                self._lift(lines)
+                flow.start_tag = max(flow.start_tag, lines.virtual_time)
+                self._refile(lines, flow)
 
     def _find_head(self) -> Ticket | None:
         best: Ticket | None = None
@@ -150,9 +154,13 @@ class Lane:
 
     def _enter(self, ticket: Ticket) -> tuple[_ClassLines, Flow]:
         lines = self._lines(ticket.assignment.class_plan)
-        if not lines.flows:
-            lines.start_tag = max(self._virtual_time, lines.start_tag)
+        self._lift(lines)
         return lines, lines.flow(ticket.assignment.tenant)
+
+    def _lift(self, lines: _ClassLines) -> None:
+        """A class that had nothing to serve starts at the virtual time: it saved up no credit."""
+        if not lines.ready:
+            lines.start_tag = max(self._virtual_time, lines.start_tag)
 
     def _refile(self, lines: _ClassLines, flow: Flow) -> None:
         """Put a flow whose head or tag changed in its place, or drop it once it is empty."""

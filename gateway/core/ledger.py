@@ -32,26 +32,24 @@ class Budget(IntEnum):
 
 
 _UNBOUND = 1 << 62
-_SHORT = (Budget.SHORT_PREFILL_TOKENS, Budget.SLOTS, Budget.SHORT_SLOTS, Budget.KV_TOKENS, Budget.SHORT_KV_TOKENS)
-_LONG = (Budget.LONG_PREFILLS, Budget.SLOTS, Budget.LONG_SLOTS, Budget.KV_TOKENS, Budget.LONG_KV_TOKENS)
+_OWN = {
+    LengthClass.SHORT: (Budget.SHORT_PREFILL_TOKENS, Budget.SHORT_SLOTS, Budget.SHORT_KV_TOKENS),
+    LengthClass.LONG: (Budget.LONG_PREFILLS, Budget.LONG_SLOTS, Budget.LONG_KV_TOKENS),
+}
+_SHARED = (Budget.SLOTS, Budget.KV_TOKENS)
 
-
-def _mask(budgets: tuple[Budget, ...]) -> int:
-    return sum(1 << budget for budget in budgets)
-
-
-USED_BY: Mapping[LengthClass, int] = {LengthClass.SHORT: _mask(_SHORT), LengthClass.LONG: _mask(_LONG)}
+USED_BY: Mapping[LengthClass, int] = {
+    length_class: sum(1 << budget for budget in (*own, *_SHARED)) for length_class, own in _OWN.items()
+}
+"""The budgets that a request of each length class uses, as a mask."""
 
 
 def needs_of(assignment: Assignment, kv_block_tokens: int) -> Needs:
-    """Return what the request takes of each budget it uses: prefill, slots twice, KV in whole blocks twice."""
+    """Return what the request takes: prefill (tokens of a short, 1 for a long), sequences, KV in whole blocks."""
     sequences = assignment.sequences
     kv_tokens = -(-assignment.kv_tokens // (sequences * kv_block_tokens)) * kv_block_tokens * sequences
-    if assignment.length_class is LengthClass.SHORT:
-        budgets, prefill = _SHORT, assignment.prompt_tokens
-    else:
-        budgets, prefill = _LONG, 1
-    return tuple(zip(budgets, (prefill, sequences, sequences, kv_tokens, kv_tokens), strict=True))
+    prefill = assignment.prompt_tokens if assignment.length_class is LengthClass.SHORT else 1
+    return assignment.length_class, prefill, sequences, kv_tokens
 
 
 def caps_of(admission: AdmissionPlan, limits: EngineLimits) -> dict[Budget, int]:
@@ -106,22 +104,25 @@ class Ledger:
 
     def lacking(self, needs: Needs) -> int:
         """Return the budgets that stand in the way, as a mask; 0: it fits."""
-        mask = 0
-        used, caps = self._used, self._caps
-        for budget, amount in needs:
-            held = used[budget]
-            if held and held + amount > caps[budget]:
-                mask |= 1 << budget
-        return mask
+        length_class, prefill, sequences, kv_tokens = needs
+        own_prefill, own_slots, own_kv = _OWN[length_class]
+        return (
+            self._lacks(own_prefill, prefill)
+            | self._lacks(Budget.SLOTS, sequences)
+            | self._lacks(own_slots, sequences)
+            | self._lacks(Budget.KV_TOKENS, kv_tokens)
+            | self._lacks(own_kv, kv_tokens)
+        )
 
     def charge(self, ticket: Ticket) -> None:
         assert ticket.id not in self._charges, "a ticket is charged once"
         self._charges[ticket.id] = _Charge(ticket.needs)
-        for budget, amount in ticket.needs:
-            self._used[budget] += amount
+        length_class, prefill, _, _ = ticket.needs
+        self._used[_OWN[length_class][0]] += prefill
+        self._hold(ticket.needs, +1)
         assignment = ticket.assignment
-        self._running[assignment.service_class, assignment.length_class] += 1
-        self._prefill_tokens[assignment.length_class] += assignment.prompt_tokens
+        self._running[assignment.service_class, length_class] += 1
+        self._prefill_tokens[length_class] += assignment.prompt_tokens
         self.prefills += 1
 
     def release_prefill(self, ticket: Ticket) -> None:
@@ -130,9 +131,9 @@ class Ledger:
         if charge is None or not charge.in_prefill:
             return
         charge.in_prefill = False
-        budget, amount = charge.needs[0]
-        self._used[budget] -= amount
-        self._prefill_tokens[ticket.assignment.length_class] -= ticket.assignment.prompt_tokens
+        length_class, prefill, _, _ = charge.needs
+        self._used[_OWN[length_class][0]] -= prefill
+        self._prefill_tokens[length_class] -= ticket.assignment.prompt_tokens
         self.prefills -= 1
 
     def release(self, ticket: Ticket) -> None:
@@ -140,8 +141,7 @@ class Ledger:
         self.release_prefill(ticket)
         charge = self._charges.pop(ticket.id, None)
         if charge is not None:
-            for budget, amount in charge.needs[1:]:
-                self._used[budget] -= amount
+            self._hold(charge.needs, -1)
 
     def left(self, ticket: Ticket) -> None:
         """The request has ended; its charges stay until `release`, because the step in flight still holds them."""
@@ -163,3 +163,16 @@ class Ledger:
 
     def __len__(self) -> int:
         return len(self._charges)
+
+    def _lacks(self, budget: Budget, amount: int) -> int:
+        held = self._used[budget]
+        return 1 << budget if held and held + amount > self._caps[budget] else 0
+
+    def _hold(self, needs: Needs, sign: int) -> None:
+        length_class, _, sequences, kv_tokens = needs
+        _, own_slots, own_kv = _OWN[length_class]
+        used = self._used
+        used[Budget.SLOTS] += sign * sequences
+        used[own_slots] += sign * sequences
+        used[Budget.KV_TOKENS] += sign * kv_tokens
+        used[own_kv] += sign * kv_tokens

@@ -151,8 +151,8 @@ class Refusal:
     retry_after_s: float | None = None
 
 
-Needs = tuple[tuple[int, int], ...]
-"""(budget, amount) for each budget that a request uses, the prefill budget first; see gateway.core.ledger."""
+Needs = tuple[LengthClass, int, int, int]
+"""What a request takes of its length class's budgets: (length class, prefill, sequences, KV tokens)."""
 
 
 @dataclass(eq=False, slots=True)
@@ -169,7 +169,7 @@ class Ticket:
     offered_at: float
     deadline: float
     state: TicketState
-    needs: Needs = ()
+    needs: Needs = (LengthClass.SHORT, 0, 0, 0)
     engine: str | None = None
     dispatched_at: float | None = None
     first_token_at: float | None = None
