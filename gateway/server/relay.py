@@ -112,6 +112,8 @@ class _Stream:
                 # The stream is whole; only the connection did not end well.
                 return b""
             raise
+        if not chunk:
+            tap.finish()
         if not chunk and not tap.ended and tap.error is None:
             raise engine_failure.broken("ended its stream without the stream's own end")
         return chunk
