@@ -47,23 +47,22 @@ def classify(
         too_long = _over_context(shape, context_tokens, output_param)
         if too_long is not None:
             return too_long
-    if stated is not None and stated > class_plan.output_tokens_max:
+    cap = class_plan.output_tokens_max
+    if stated is not None and cap is not None and stated > cap:
         return Refusal(
             Reason.BAD_REQUEST,
-            f"{output_param}={stated} is more than the {class_plan.output_tokens_max} output tokens allowed to "
-            f"service class {class_plan.name}.",
+            f"{output_param}={stated} is more than the {cap} output tokens allowed to service class {class_plan.name}.",
             code="output_tokens_too_large",
             param=output_param,
-            limit=class_plan.output_tokens_max,
+            limit=cap,
             observed=stated,
         )
     length_class = plan.length_class(shape.longest_prompt_tokens)
-    room = None if context_tokens is None else max(0, context_tokens - shape.longest_prompt_tokens)
+    room = None if context_tokens is None else context_tokens - shape.longest_prompt_tokens
     default = room if shape.output_tokens_default is None else shape.output_tokens_default
-    cap = class_plan.output_tokens_max
-    output_tokens_set = cap if stated is None and (default is None or default > cap) else None
-    wanted = stated if stated is not None else min(cap, cap if default is None else default)
-    reserve = wanted if room is None else min(wanted, room)
+    is_set = stated is None and cap is not None and (default is None or default > cap)
+    bounds = [bound for bound in (room, stated, None if stated is not None else default, cap) if bound is not None]
+    reserve = min(bounds, default=0)
     wait_s_max = class_plan.wait_s_max[length_class]
     return Assignment(
         plan=plan,
@@ -78,7 +77,7 @@ def classify(
         body_bytes=shape.body_bytes,
         wait_s_max=wait_s_max if wait_s_wish is None else min(wait_s_max, wait_s_wish),
         stream=shape.stream,
-        output_tokens_set=output_tokens_set,
+        output_tokens_set=cap if is_set else None,
     )
 
 

@@ -62,7 +62,10 @@ class Slo:
 
 @dataclass(frozen=True, slots=True)
 class ClassPlan:
-    """One service class. rank: 0 is the first class of the policy in priority (highest weight, then name)."""
+    """One service class. rank: 0 is the first class of the policy in priority (highest weight, then name).
+
+    output_tokens_max: of one sequence; None: what the engine allows.
+    """
 
     name: str
     rank: int
@@ -70,7 +73,7 @@ class ClassPlan:
     queue: QueueBounds
     wait_s_max: Mapping[LengthClass, float]
     tenant: TenantBounds
-    output_tokens_max: int
+    output_tokens_max: int | None
     slo: Mapping[LengthClass, Slo]
 
 

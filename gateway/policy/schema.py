@@ -75,7 +75,9 @@ class ServiceClass(Strict):
     queue: Queue = Queue()
     wait_s_max: WaitLimits = WaitLimits()
     per_tenant: PerTenant = PerTenant()
-    output_tokens_max: AtLeastOne = Field(default=4096, description="Most output tokens of one sequence.")
+    output_tokens_max: AtLeastOne | None = Field(
+        default=4096, description="Most output tokens of one sequence; null: what the engine allows."
+    )
     slo: ClassObjectives = Field(default=ClassObjectives(), description="Objectives, counted and never enforced.")
 
 

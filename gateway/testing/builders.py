@@ -33,7 +33,7 @@ def a_class(
     bytes_max: int = 1 << 26,
     wait_s_max: tuple[float, float] = (2, 30),
     tenant: TenantBounds | None = None,
-    output_tokens_max: int = 4096,
+    output_tokens_max: int | None = 4096,
 ) -> ClassPlan:
     """Return a service class; wait_s_max: (short, long)."""
     return ClassPlan(

@@ -6,12 +6,12 @@ import pytest
 
 from gateway.core.classify import classify, engine_priority
 from gateway.core.types import Assignment, Identity, LengthClass, Reason, Shape
-from gateway.testing.builders import a_plan, an_assignment
+from gateway.testing.builders import a_class, a_plan, an_assignment
 
 PLAN = a_plan()
 
 
-def judge(service_class="interactive", *, context_tokens=16384, wait_s_wish=None, **shape):
+def judge(service_class="interactive", *, plan=PLAN, context_tokens=16384, wait_s_wish=None, **shape):
     fields = {
         "prompt_tokens": 512,
         "longest_prompt_tokens": 512,
@@ -22,7 +22,7 @@ def judge(service_class="interactive", *, context_tokens=16384, wait_s_wish=None
         "stream": True,
     } | shape
     return classify(
-        PLAN,
+        plan,
         Identity("k1", service_class, "acme"),
         Shape(**fields),
         context_tokens=context_tokens,
@@ -63,6 +63,14 @@ def test_output_over_the_class_cap_is_refused():
 )
 def test_unstated_output_is_set_only_where_the_engines_default_exceeds_the_cap(default, context_tokens, expected):
     assert judge(output_tokens_default=default, context_tokens=context_tokens).output_tokens_set == expected
+
+
+def test_a_class_without_an_output_cap_leaves_the_limit_to_the_engine():
+    uncapped = a_plan(a_class(output_tokens_max=None))
+    open_ended = judge(plan=uncapped)
+    assert (open_ended.output_tokens_set, open_ended.output_tokens_max) == (None, 16384 - 512)
+    assert judge(plan=uncapped, output_tokens_stated=9999).output_tokens_max == 9999
+    assert judge(plan=uncapped, context_tokens=None).output_tokens_set is None
 
 
 def test_kv_covers_every_sequence():

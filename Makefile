@@ -1,0 +1,64 @@
+# Sets up and runs everything on a machine that has Python 3.11 or newer, git and make. `make help` lists the targets.
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+
+ENGINE_PORT ?= 8000
+ENGINE_FLAGS ?=
+PYTEST_FLAGS ?=
+PINS_FLAGS ?=
+export ENGINE_PORT ENGINE_FLAGS ENGINE_URL ENGINE_API_KEY ENGINE_HOME
+
+BIN := .venv/bin
+READY := .venv/ready
+COMPILE := .cache/pins/bin/uv pip compile $(PINS_FLAGS) --quiet --universal --python-version 3.11 \
+	--generate-hashes --no-annotate --custom-compile-command "make pins"
+
+.PHONY: help run test check static engine engine-stop pins
+
+help:
+	@echo 'make run           set up, and serve on 127.0.0.1:8080 (ops on 127.0.0.1:9090) in front of ENGINE_URL=http://host:port,'
+	@echo '                   or of a real vLLM on this CPU, installed at the first run'
+	@echo 'make test          set up, and run every check and every test, those on the real vLLM too'
+	@echo 'make check         the quick gate: format, lint, types, layering, unit tests'
+	@echo 'make engine        install vLLM for CPU (about 2.5 GB, kept in ENGINE_HOME or the user'\''s cache) and start it'
+	@echo '                   with a tiny model on ENGINE_PORT=8000; ENGINE_FLAGS="--max-num-seqs 64 ..." are vLLM'\''s own'
+	@echo 'make engine-stop   stop it'
+	@echo 'make pins          write the pinned requirements anew; PINS_FLAGS=--upgrade takes newer versions'
+
+run: $(READY)
+	@$(BIN)/python -m deploy.run
+
+# The last line is pytest's own.
+test: static
+	$(BIN)/python -m deploy.engine install
+	$(BIN)/python -m pytest $(PYTEST_FLAGS)
+
+check: static
+	$(BIN)/python -m pytest $(PYTEST_FLAGS) tests/unit tests/tidy
+
+static: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+engine: $(READY)
+	@$(BIN)/python -m deploy.engine start --port $(ENGINE_PORT) $(ENGINE_FLAGS)
+
+engine-stop: $(READY)
+	@$(BIN)/python -m deploy.engine stop
+
+$(READY): deploy/requirements/dev.txt pyproject.toml deploy/setup.sh
+	@sh deploy/setup.sh .venv deploy/requirements/dev.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $(READY)
+
+# `uv` writes the pins and nothing else needs it. What it writes names no package index.
+pins:
+	@sh deploy/setup.sh .cache/pins deploy/requirements/pins.txt
+	$(COMPILE) deploy/requirements/pins.in -o deploy/requirements/pins.txt
+	$(COMPILE) pyproject.toml -o deploy/requirements/runtime.txt
+	$(COMPILE) pyproject.toml --extra bench --group dev deploy/requirements/build.in \
+		--constraint deploy/requirements/runtime.txt -o deploy/requirements/dev.txt
+	$(COMPILE) deploy/engine/requirements.in --excludes deploy/engine/excluded.in -o deploy/engine/requirements.txt

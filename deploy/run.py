@@ -1,0 +1,154 @@
+"""`make run`: an engine, a configuration, a key, and the gateway in front, until Ctrl-C.
+
+Owns the order of these and their end: the first Ctrl-C (or SIGTERM) drains the gateway, a second one cuts it, and an
+engine that was started here ends with it. An engine of `make engine` was not started here and stays.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from deploy import first_files
+from deploy.engine import home as homes
+from deploy.engine import install, launch, readback, running
+from deploy.engine.flags import EngineFlags
+from deploy.engine.home import EngineError
+from deploy.first_files import FilesError, Upstream
+
+VAR = homes.REPOSITORY / "var"
+READY_S_MAX = 30.0
+POLL_S = 0.2
+
+
+class UpstreamError(Exception):
+    """ENGINE_URL leads to no engine. The message says why."""
+
+
+def main() -> int:
+    url = os.environ.get("ENGINE_URL", "").rstrip("/")
+    try:
+        if url:
+            return _serve(_given(url))
+        return _with_own_engine()
+    except (EngineError, FilesError, UpstreamError) as error:
+        print(f"run: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _with_own_engine() -> int:
+    home = homes.find()
+    port = int(os.environ.get("ENGINE_PORT") or launch.DEFAULT_PORT)
+    stated_flags = os.environ.get("ENGINE_FLAGS", "")
+    flags = EngineFlags.parse(shlex.split(stated_flags))
+    install.ensure(home)
+    launch.stop_ownerless(home)
+    present = running.read(home, launch.DEFAULT_NAME)
+    was_there = present is not None and present.alive
+    if present is not None and was_there and not stated_flags:  # what runs is what is meant, however it was started
+        port, flags = present.port, present.flags
+    engine = launch.start(launch.DEFAULT_NAME, port, flags, owner_pid=os.getpid(), home=home)
+    try:
+        return _serve(
+            Upstream(
+                url=engine.base_url,
+                models=(engine.model,),
+                tokenizer_path=engine.tokenizer_path,
+                scheduling=flags.scheduling_policy,
+                limits={
+                    "max_num_batched_tokens": flags.max_num_batched_tokens,
+                    "long_prefill_token_threshold": flags.long_prefill_token_threshold,
+                    "max_num_seqs": flags.max_num_seqs,
+                },
+                api_key_env=None,
+            )
+        )
+    finally:
+        if was_there:
+            print("run: the engine was there before and stays: `make engine-stop` ends it", file=sys.stderr)
+        else:
+            launch.stop(engine.name, home=home)
+
+
+def _given(url: str) -> Upstream:
+    """An engine of the user's own: asked for its models, and for its token counts later."""
+    key = os.environ.get("ENGINE_API_KEY", "")
+    try:
+        answer = json.loads(readback.fetch(url + "/v1/models", bearer=key or None))
+        models = tuple(card["id"] for card in answer["data"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UpstreamError(f"ENGINE_URL={url} does not answer /v1/models as vLLM does: {error}") from error
+    if not models:
+        raise UpstreamError(f"ENGINE_URL={url} serves no model")
+    return Upstream(
+        url=url,
+        models=models,
+        tokenizer_path=None,
+        scheduling=None,
+        limits={},
+        api_key_env="ENGINE_API_KEY" if key else None,
+    )
+
+
+def _serve(upstream: Upstream) -> int:
+    """Run the gateway to its end and return its exit status."""
+    VAR.mkdir(exist_ok=True)
+    configuration = VAR / "gateway.yaml"
+    if first_files.write_configuration(configuration, upstream):
+        print(f"run: wrote {configuration}", file=sys.stderr)
+    key = first_files.write_keys(VAR / "keys.yaml")
+    # A session of its own: the terminal's Ctrl-C reaches this process alone, which passes it on once.
+    gateway = subprocess.Popen(
+        [sys.executable, "-m", "gateway", "serve", "--config", str(configuration)], start_new_session=True
+    )
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: gateway.send_signal(signal.SIGTERM))
+    if _serves(configuration, gateway):
+        print(_welcome(configuration, key, upstream), file=sys.stderr, flush=True)
+    return gateway.wait()
+
+
+def _serves(configuration: Path, gateway: subprocess.Popen[bytes]) -> bool:
+    """Whether the ops port says ready in time; False where the gateway ended, which has then said why."""
+    ops = first_files.addresses(configuration).ops
+    deadline_s = time.monotonic() + READY_S_MAX
+    while time.monotonic() < deadline_s and gateway.poll() is None:
+        try:
+            readback.fetch(ops + "/readyz", timeout_s=2)
+        except OSError:
+            time.sleep(POLL_S)
+        else:
+            return True
+    return False
+
+
+def _welcome(configuration: Path, key: str | None, upstream: Upstream) -> str:
+    addresses = first_files.addresses(configuration)
+    question = {"model": upstream.models[0], "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 32}
+    lines = [f"\nServing on {addresses.public} (metrics and health on {addresses.ops}). Ctrl-C drains and ends it."]
+    if key is None:
+        lines.append("Your key was shown when it was made; for a new one remove var/keys.yaml and run this again.")
+    else:
+        lines.append(f"Your key, shown this once (only its hash is kept, in var/keys.yaml): {key}")
+    if not upstream.limits:
+        lines.append(
+            f"State the flags your engine was started with under `limits` in {configuration}: policies use them."
+        )
+    lines += [
+        "Try, in another terminal:",
+        f'  curl {addresses.public}/v1/chat/completions -H "Authorization: Bearer {key or "$GATEWAY_KEY"}" \\',
+        f"    -H 'Content-Type: application/json' -d {shlex.quote(json.dumps(question))}\n",
+    ]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,73 @@
+"""The metric families that are counted as things happen (CONTRACT 5), on a registry of their own.
+
+Owns names, help texts, labels and buckets. Label values come from closed sets: classes, pools, engines and routes of
+the configuration, and enums. Never a tenant, a key, a model name that a caller wrote, or a request id.
+"""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
+
+COMMON = ("service_class", "length_class", "pool")
+_WAIT_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 3, 5, 10, 20, 30, 60, 120, 300)
+_GAP_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+_TOKENIZE_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5)
+_ERROR_RATIO = (-0.5, -0.1, -0.05, -0.02, -0.01, -0.001, 0, 0.001, 0.01, 0.02, 0.05, 0.1, 0.5)
+
+
+class Families:
+    """One set of families; each gateway (and each test) has its own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        self.offered = self._counter("gateway_offered", "Requests on generation routes.", COMMON)
+        self.requests = self._counter("gateway_requests", "Offered requests that ended.", (*COMMON, "outcome"))
+        self.refusals = self._counter("gateway_refusals", "Answers by the gateway itself.", (*COMMON, "reason"))
+        self.http = self._counter("gateway_http_requests", "Answers on the public port.", ("route", "status"))
+        self.connections_refused = self._counter(
+            "gateway_connections_refused", "Connections beyond limits.connections_max, closed at once.", ()
+        )
+        self.resends = self._counter(
+            "gateway_engine_resends", "Requests sent again: a kept connection was closed unread.", ("engine",)
+        )
+        self.tap_overflows = self._counter(
+            "gateway_tap_overflows", "Stream lines too long to look into; they were relayed all the same.", COMMON
+        )
+        self.log_lines_dropped = self._counter("gateway_log_lines_dropped", "Log lines nobody took in time.", ())
+        self.queue_wait = self._histogram(
+            "gateway_queue_wait_seconds", "Waits in line that ended.", (*COMMON, "outcome"), _WAIT_S
+        )
+        self.ttft = self._histogram(
+            "gateway_time_to_first_token_seconds", "Streams: from arrival to the first token.", COMMON, _WAIT_S
+        )
+        self.engine_ttft = self._histogram(
+            "gateway_engine_time_to_first_token_seconds",
+            "Streams: from dispatch to the first token.",
+            (*COMMON, "engine"),
+            _WAIT_S,
+        )
+        self.request_s = self._histogram(
+            "gateway_request_seconds", "Completed requests: from arrival to the last byte.", COMMON, _WAIT_S
+        )
+        self.gap = self._histogram(
+            "gateway_stream_gap_seconds", "Gaps between network chunks of a stream.", COMMON, _GAP_S
+        )
+        self.stall = self._histogram("gateway_longest_stall_seconds", "The longest gap of each stream.", COMMON, _GAP_S)
+        self.prompt_tokens = self._counter("gateway_prompt_tokens", "Prompt tokens by engine usage.", COMMON)
+        self.output_tokens = self._counter("gateway_output_tokens", "Output tokens by engine usage.", COMMON)
+        self.count_error = self._histogram(
+            "gateway_token_count_error_ratio",
+            "Counted prompt tokens over the engine's usage, minus one.",
+            ("pool",),
+            _ERROR_RATIO,
+        )
+        self.tokenize_s = self._histogram(
+            "gateway_tokenize_seconds", "Cost of one token count.", ("method",), _TOKENIZE_S
+        )
+
+    def _counter(self, name: str, text: str, labels: tuple[str, ...]) -> Counter:
+        return Counter(name, text, labels, registry=self.registry)
+
+    def _histogram(self, name: str, text: str, labels: tuple[str, ...], buckets: tuple[float, ...]) -> Histogram:
+        return Histogram(name, text, labels, buckets=buckets, registry=self.registry)

@@ -1,0 +1,173 @@
+"""The one Observer: core events and shell facts in, metrics out.
+
+Owns the counters, the living exchanges and their conservation: every request counted as offered is, at any instant,
+receiving, waiting, running or counted in one outcome. Nobody increments a metric elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import assert_never
+
+from prometheus_client import generate_latest
+
+from gateway.core.types import (
+    Assignment,
+    Dispatched,
+    Event,
+    Finished,
+    FirstToken,
+    Identity,
+    Outcome,
+    Queued,
+    Reason,
+    Refused,
+    WaitOutcome,
+)
+from gateway.observe.exchange import NO_LABELS, UNKNOWN, Exchange, Exchanges, Labels, Phase
+from gateway.observe.families import Families
+from gateway.observe.gauges import GaugeSources, ScrapedGauges
+from gateway.wire.answers import Usage
+
+_WAIT_ENDED = {
+    Outcome.EXPIRED: WaitOutcome.EXPIRED,
+    Outcome.REFUSED: WaitOutcome.REFUSED,
+    Outcome.CLIENT_GONE: WaitOutcome.CLIENT_GONE,
+}
+
+
+class Observer:
+    """Counts. `ended` is called once for each request, at its end, after it is counted."""
+
+    def __init__(self, now: Callable[[], float], ended: Callable[[Exchange], None]) -> None:
+        self.families = Families()
+        self.exchanges = Exchanges()
+        self._now = now
+        self._ended = ended
+        self._classes: frozenset[str] = frozenset()
+
+    def scrape_from(self, sources: GaugeSources) -> None:
+        """Register what is computed at scrape."""
+        self._classes = frozenset(sources.plan().classes)
+        self.families.registry.register(ScrapedGauges(sources, self.exchanges, self._now))
+
+    def exposition(self) -> bytes:
+        """Write all metrics in the Prometheus text format, as they are at this instant."""
+        return generate_latest(self.families.registry)
+
+    # ── an offered request ──
+
+    def offered(self, request_id: str, route: str, arrived_at: float, identity: Identity | None) -> Exchange:
+        """Count a request on a generation route, once, as soon as its head is judged."""
+        labels = Labels(self._known(identity))
+        exchange = Exchange(request_id, route, arrived_at, labels, identity=identity)
+        self.families.offered.labels(*labels).inc()
+        self.exchanges.open(exchange)
+        return exchange
+
+    def counted(self, exchange: Exchange, prompt_tokens: int, method: str, cost_s: float) -> None:
+        exchange.counted_prompt_tokens = prompt_tokens
+        self.families.tokenize_s.labels(method).observe(cost_s)
+
+    def assigned(self, exchange: Exchange, assignment: Assignment, pool: str) -> None:
+        """Take note before the assignment is offered: core events find the request by it."""
+        exchange.stream = assignment.stream
+        self.exchanges.assigned(exchange, assignment, pool)
+
+    def core_event(self, event: Event, now: float) -> None:
+        """Take in one event of Admission, in the instant in which it happened."""
+        exchange = self.exchanges.of(event.ticket.assignment)
+        match event:
+            case Queued(ticket=ticket):
+                exchange.phase, exchange.waiting_since = Phase.WAITING, now
+                exchange.requeues = ticket.requeues
+            case Dispatched(engine=engine, waited_s=waited_s):
+                self._wait_ended(exchange, WaitOutcome.DISPATCHED, now)
+                exchange.phase, exchange.engine = Phase.RUNNING, engine
+                exchange.dispatched_at, exchange.waited_s = now, waited_s
+            case FirstToken(engine_ttft_s=engine_ttft_s):
+                self._first_token(exchange, engine_ttft_s, now)
+            case Refused(refusal=refusal, waited_s=waited_s, outcome=outcome):
+                self._wait_ended(exchange, _WAIT_ENDED[outcome], now)
+                exchange.waited_s = waited_s
+                self.refused(refusal.reason, exchange)
+                self._end(exchange, outcome, now)
+            case Finished(outcome=outcome, waited_s=waited_s):
+                if waited_s is not None:
+                    self._wait_ended(exchange, _WAIT_ENDED.get(outcome, WaitOutcome.CLIENT_GONE), now)
+                    exchange.waited_s = waited_s
+                self._end(exchange, outcome, now)
+            case _:
+                assert_never(event)
+
+    def chunk(self, exchange: Exchange, now: float) -> None:
+        """Take note of one network chunk of a stream."""
+        if exchange.last_chunk_at is not None:
+            gap_s = now - exchange.last_chunk_at
+            self.families.gap.labels(*exchange.labels).observe(gap_s)
+            exchange.longest_stall_s = max(exchange.longest_stall_s or 0.0, gap_s)
+        exchange.last_chunk_at = now
+
+    def usage(self, exchange: Exchange, usage: Usage) -> None:
+        """Take in what the engine counted, once for each answer."""
+        prompt_tokens, output_tokens = usage.prompt_tokens, usage.output_tokens
+        exchange.prompt_tokens, exchange.output_tokens = prompt_tokens, output_tokens
+        if output_tokens is not None:
+            self.families.output_tokens.labels(*exchange.labels).inc(output_tokens)
+        if prompt_tokens is None:
+            return
+        self.families.prompt_tokens.labels(*exchange.labels).inc(prompt_tokens)
+        if exchange.counted_prompt_tokens is not None and prompt_tokens > 0:
+            ratio = exchange.counted_prompt_tokens / prompt_tokens - 1
+            self.families.count_error.labels(exchange.labels.pool).observe(ratio)
+
+    def tap_overflowed(self, exchange: Exchange, lines: int) -> None:
+        self.families.tap_overflows.labels(*exchange.labels).inc(lines)
+
+    def ended_outside(self, exchange: Exchange, outcome: Outcome) -> None:
+        """End a request that admission never saw. Does nothing where admission has ended it already."""
+        if exchange.phase is Phase.RECEIVING:
+            self._end(exchange, outcome, self._now())
+
+    def settled(self, exchange: Exchange) -> None:
+        """Hand the request on to the log: it has ended and its answer is written or given up."""
+        self._ended(exchange)
+
+    # ── answers ──
+
+    def refused(self, reason: Reason, exchange: Exchange | None) -> None:
+        """Count one answer by the gateway itself; `exchange` is None outside the generation routes."""
+        labels = NO_LABELS if exchange is None else exchange.labels
+        self.families.refusals.labels(*labels, reason.value).inc()
+        if exchange is not None:
+            exchange.reason = reason
+
+    def answered(self, route: str | None, status: int) -> None:
+        """Count one answer on the public port; `route` is None for what is not on the allow-list."""
+        self.families.http.labels(route or "other", str(status)).inc()
+
+    # ── inside ──
+
+    def _known(self, identity: Identity | None) -> str:
+        if identity is None or identity.service_class not in self._classes:
+            return UNKNOWN
+        return identity.service_class
+
+    def _wait_ended(self, exchange: Exchange, outcome: WaitOutcome, now: float) -> None:
+        waited_s = 0.0 if exchange.waiting_since is None else now - exchange.waiting_since
+        exchange.waiting_since = None
+        self.families.queue_wait.labels(*exchange.labels, outcome.value).observe(waited_s)
+
+    def _first_token(self, exchange: Exchange, engine_ttft_s: float, now: float) -> None:
+        exchange.first_token_at = now
+        if exchange.stream and exchange.engine is not None:
+            self.families.ttft.labels(*exchange.labels).observe(now - exchange.arrived_at)
+            self.families.engine_ttft.labels(*exchange.labels, exchange.engine).observe(engine_ttft_s)
+
+    def _end(self, exchange: Exchange, outcome: Outcome, now: float) -> None:
+        self.exchanges.close(exchange, outcome, now)
+        self.families.requests.labels(*exchange.labels, outcome.value).inc()
+        if outcome is Outcome.COMPLETED:
+            self.families.request_s.labels(*exchange.labels).observe(now - exchange.arrived_at)
+        if exchange.longest_stall_s is not None:
+            self.families.stall.labels(*exchange.labels).observe(exchange.longest_stall_s)

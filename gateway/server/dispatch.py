@@ -1,0 +1,112 @@
+"""From a lease to an answer: write the request for its engine, send it, relay what comes.
+
+Owns what is added on the way (the engine's key, the priority, the gateway's own id) and what an engine's failure or
+lack of room means for the lease and for the engine's health. Decides no order and no admission.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gateway.core.types import Assignment, Outcome, Reason
+from gateway.engines.watch import EngineWatch
+from gateway.observe.exchange import Exchange
+from gateway.server.downstream import ClientGone, Downstream
+from gateway.server.ending import Service
+from gateway.server.engine_failure import EngineFailure
+from gateway.server.gate import Lease
+from gateway.server.relay import Busy, Passage, relay
+from gateway.server.rooms import Rooms
+from gateway.server.upstream import Outgoing
+from gateway.wire.requests import Call
+
+BUSY_PAUSE_S_MIN = 0.25
+BUSY_PAUSE_S_MAX = 2.0
+PRIORITY_HEADER = "X-Vllm-Priority"
+
+Headers = list[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """One request that has been judged and admitted: what is sent of it, and to whom its answer goes.
+
+    call: without its parsed members. headers: the caller's that may go to an engine.
+    """
+
+    call: Call
+    assignment: Assignment
+    headers: Headers
+    exchange: Exchange
+    client: Downstream
+    service: Service
+
+
+async def serve_at_engine(rooms: Rooms, lease: Lease, admitted: Admitted) -> None:
+    """Send until an engine answers; sets lease.outcome. Raises what ends it otherwise, the outcome set already."""
+    try:
+        while isinstance(outcome := await _try_engine(rooms, lease, admitted), Busy):
+            requeues = lease.ticket.requeues
+            await lease.requeue(min(BUSY_PAUSE_S_MIN * 2**requeues, BUSY_PAUSE_S_MAX))
+        lease.outcome = outcome
+    except EngineFailure as failure:
+        lease.outcome = failure.outcome
+        waited = replace(failure.refusal, waited_s=lease.waited_s)
+        raise EngineFailure(waited, failure.outcome) from failure
+    except ClientGone:
+        lease.outcome = lease.outcome or Outcome.CLIENT_GONE
+        raise
+    except asyncio.CancelledError:
+        lease.outcome = lease.outcome or admitted.service.outcome_if_cancelled
+        raise
+
+
+async def _try_engine(rooms: Rooms, lease: Lease, admitted: Admitted) -> Outcome | Busy:
+    watch = rooms.watches[lease.engine]
+    passage = Passage(
+        exchange=admitted.exchange,
+        lease=lease,
+        dialect=admitted.call.route.dialect,
+        observer=rooms.observer,
+        now=rooms.clock.now,
+        own_headers=own_headers(admitted.exchange, lease.waited_s),
+        answered=watch.answered,
+    )
+    try:
+        async with rooms.upstream.open(watch.target, _outgoing(watch, lease, admitted)) as reply:
+            return await relay(reply, admitted.client, passage)
+    except EngineFailure as failure:
+        if failure.reason is Reason.ENGINE_UNREACHABLE:
+            watch.refused()
+        elif failure.reason is Reason.ENGINE_TIMEOUT and lease.ticket.first_token_at is None:
+            watch.silent()
+        raise
+
+
+def own_headers(exchange: Exchange, waited_s: float | None) -> Headers:
+    """Return the gateway's own response headers, as far as the request is known."""
+    headers = [("x-request-id", exchange.request_id)]
+    if exchange.assignment is not None:
+        headers += [
+            ("x-gateway-service-class", exchange.assignment.service_class),
+            ("x-gateway-length-class", exchange.assignment.length_class.value),
+            ("x-gateway-queue-ms", str(round((waited_s or 0) * 1000))),
+        ]
+    return headers
+
+
+def _outgoing(watch: EngineWatch, lease: Lease, admitted: Admitted) -> Outgoing:
+    call, assignment = admitted.call, admitted.assignment
+    set_members: dict[str, Any] = {}
+    if assignment.output_tokens_set is not None:
+        set_members[call.output_member] = assignment.output_tokens_set
+    headers = [*admitted.headers, ("X-Request-Id", admitted.exchange.request_id)]
+    if not any(name == "content-type" for name, _ in headers):
+        headers.append(("Content-Type", "application/json"))
+    if watch.priority_effective and watch.priority_in_header:
+        headers.append((PRIORITY_HEADER, str(lease.priority)))
+    elif watch.priority_effective:
+        set_members["priority"] = lease.priority
+    return Outgoing("POST", call.route.path, headers, call.rewritten(set_members=set_members))

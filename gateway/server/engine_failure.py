@@ -1,0 +1,63 @@
+"""What can go wrong between the gateway and an engine, mapped once: to a refusal and to an outcome.
+
+Owns the three words engine_unreachable, engine_broken and engine_timeout. Messages name the phase and the limit, and
+never what the engine or the caller sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import aiohttp
+
+from gateway.core.types import Outcome, Reason, Refusal
+
+UNREACHABLE_RETRY_AFTER_S = 1.0
+
+
+class EngineFailure(Exception):  # noqa: N818 - the domain's word
+    """An engine did not answer as an engine should; `refusal` is what the caller is told."""
+
+    def __init__(self, refusal: Refusal, outcome: Outcome) -> None:
+        super().__init__(refusal.message)
+        self.refusal = refusal
+        self.outcome = outcome
+
+    @property
+    def reason(self) -> Reason:
+        return self.refusal.reason
+
+
+def unreachable() -> EngineFailure:
+    message = "The engine could not be connected to. Nothing was sent; the request can be tried again."
+    refusal = Refusal(Reason.ENGINE_UNREACHABLE, message, retry_after_s=UNREACHABLE_RETRY_AFTER_S)
+    return EngineFailure(refusal, Outcome.ENGINE_ERROR)
+
+
+def broken(what: str) -> EngineFailure:
+    """`what` completes the sentence "The engine …"."""
+    return EngineFailure(Refusal(Reason.ENGINE_BROKEN, f"The engine {what}."), Outcome.ENGINE_ERROR)
+
+
+def timed_out(limit: str, limit_s: float) -> EngineFailure:
+    """`limit`: the name of the setting whose time ran out."""
+    message = f"The engine sent nothing for {limit_s:g} s ({limit})."
+    return EngineFailure(Refusal(Reason.ENGINE_TIMEOUT, message, limit=limit_s), Outcome.TIMED_OUT)
+
+
+def of(error: aiohttp.ClientError | OSError) -> EngineFailure:
+    """Map whatever the HTTP client raises, but for the gateway's own time limits."""
+    if isinstance(error, (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)):
+        return unreachable()
+    if isinstance(error, aiohttp.ClientPayloadError):
+        return broken("broke off its answer")
+    if isinstance(error, aiohttp.ClientResponseError):
+        return broken("answered with something that is not HTTP")
+    return broken("closed the connection before it answered")
+
+
+def is_no_answer(error: aiohttp.ClientError | OSError) -> bool:
+    """Whether the connection was lost, as a kept one is when the engine closed it meanwhile."""
+    lost = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, ConnectionError)
+    never_made = (aiohttp.ClientConnectorError, asyncio.TimeoutError)
+    return isinstance(error, lost) and not isinstance(error, never_made)

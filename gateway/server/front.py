@@ -1,0 +1,122 @@
+"""The public port below the walk: connections, and the answers that no handler can give.
+
+Owns the number of connections, what a request that is not HTTP is told, and what a crash of our own is told. Echoes
+nothing of what was sent: part of a header can be part of a secret.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+import structlog
+from aiohttp import web
+from aiohttp.web_protocol import RequestHandler
+
+from gateway.core.types import Reason, Refusal
+from gateway.observe.metrics import Observer
+from gateway.server.downstream import AnswerBrokenOff
+from gateway.server.request_ids import new_request_id
+from gateway.wire import refusals
+from gateway.wire.dialects import Dialect
+
+HEADERS_MAX = 128
+LINGER_S_MAX = 1.0
+_CRASHED = (
+    b'{"error":{"message":"The gateway failed on this request.","type":"api_error","param":null,'
+    b'"code":"internal_error"}}'
+)
+
+Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+
+
+class Front(web.Server):
+    """aiohttp's low-level server with the gateway's own connections. One handler, no router: wire has the routes."""
+
+    def __init__(
+        self, handler: Handler, observer: Observer, *, connections_max: int, header_bytes_max: int, keepalive_s: float
+    ) -> None:
+        super().__init__(
+            handler,
+            handler_cancellation=True,  # a client that leaves cancels its request: the default is not to
+            access_log=None,
+            auto_decompress=False,
+            keepalive_timeout=keepalive_s,
+            lingering_time=LINGER_S_MAX,
+            max_line_size=header_bytes_max,
+            max_field_size=header_bytes_max,
+            max_headers=HEADERS_MAX,
+        )
+        self.observer = observer
+        self.connections_max = connections_max
+
+    def __call__(self) -> RequestHandler:
+        return FrontConnection(self, loop=self._loop, **self._kwargs)
+
+    def close_idle(self) -> None:
+        """Close every connection on which no request is under way."""
+        for connection in self.connections:
+            cast("FrontConnection", connection).close_if_idle()
+
+
+class FrontConnection(RequestHandler):
+    """One client connection."""
+
+    __slots__ = ("_front",)
+
+    def __init__(self, front: Front, **options: Any) -> None:
+        super().__init__(front, **options)
+        self._front = front
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        if len(self._front.connections) < self._front.connections_max:
+            super().connection_made(transport)
+            return
+        self._front.observer.families.connections_refused.inc()
+        self._force_close = True
+        sink = cast("asyncio.Transport", transport)
+        sink.write(_overloaded())
+        sink.close()
+
+    def close_if_idle(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self.force_close()
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,  # noqa: ARG002 - it quotes what was sent
+    ) -> web.StreamResponse:
+        """Answer where the walk could not: a request that is not HTTP (400), or a crash of our own (500)."""
+        if isinstance(exc, AnswerBrokenOff):
+            raise ConnectionError("closing without an end mark") from exc
+        if status < 500:
+            answer = _not_http()
+        else:
+            structlog.get_logger().error("handler_crashed", exc_info=exc)
+            if request.writer.output_size > 0:
+                raise ConnectionError("the crash came inside an answer") from exc
+            headers = {"Content-Type": "application/json", "x-request-id": new_request_id(), "x-should-retry": "false"}
+            answer = refusals.Rendered(500, headers, _CRASHED)
+        self._front.observer.answered(None, answer.status)
+        response = web.Response(status=answer.status, headers=answer.headers, body=answer.body)
+        response.headers["Server"] = "gateway"
+        response.force_close()
+        return response
+
+
+def _not_http() -> refusals.Rendered:
+    refusal = Refusal(Reason.BAD_REQUEST, "This is not a well-formed HTTP request.", code="malformed_http")
+    return refusals.render(refusal, dialect=Dialect.OPENAI, request_id=new_request_id(), close=True)
+
+
+def _overloaded() -> bytes:
+    message = "This gateway has as many connections as it may have."
+    refusal = Refusal(Reason.OVERLOADED, message)
+    answer = refusals.render(refusal, dialect=Dialect.OPENAI, request_id=new_request_id(), close=True)
+    lines = [f"{name}: {value}" for name, value in answer.headers.items()]
+    head = "\r\n".join([f"HTTP/1.1 {answer.status} Service Unavailable", *lines, f"Content-Length: {len(answer.body)}"])
+    return head.encode() + b"\r\n\r\n" + answer.body

@@ -1,0 +1,264 @@
+"""The walk of one request, top to bottom: head, identity, body, count, class, line, engine, answer.
+
+Owns the order of the steps, and the one place where a refusal, from whichever step, becomes an answer. Every step is
+another room's; nothing is decided here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from gateway.core.classify import classify
+from gateway.core.types import Assignment, Identity, Outcome, Reason, Refusal, Shape
+from gateway.counting.counter import CountingOverloaded, Uncountable, shape_of
+from gateway.engines.pool import Pool
+from gateway.identity.keyring import Unauthenticated
+from gateway.observe.exchange import Exchange
+from gateway.observe.logs import safe_caller_id
+from gateway.server import intake, models
+from gateway.server.dispatch import Admitted, serve_at_engine
+from gateway.server.downstream import AnswerBrokenOff, ClientGone, Downstream
+from gateway.server.ending import Service
+from gateway.server.engine_failure import EngineFailure
+from gateway.server.gate import AdmissionRefused
+from gateway.server.refusing import Refusing, draining
+from gateway.server.request_ids import new_request_id
+from gateway.server.rooms import Rooms
+from gateway.wire import refusals, requests
+from gateway.wire.dialects import Dialect, Route, WrongMethod, dialect_of, find_route
+from gateway.wire.headers import engine_headers
+from gateway.wire.requests import BadRequest, Call
+
+_REFUSED = (Refusing, Unauthenticated, BadRequest, Uncountable, AdmissionRefused, EngineFailure)
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """One request on the public port. exchange: None outside the generation routes."""
+
+    request: web.BaseRequest
+    request_id: str
+    dialect: Dialect
+    client: Downstream
+    service: Service
+    exchange: Exchange | None = None
+
+
+class Handlers:
+    """The public port's one handler."""
+
+    def __init__(self, rooms: Rooms) -> None:
+        self._rooms = rooms
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        rooms = self._rooms
+        raw_path = request.raw_path.partition("?")[0]
+        route = find_route(request.method, raw_path)
+        client = Downstream(request, stall_s=rooms.client_stall_s)
+        client.closes = rooms.one_request_a_connection or not rooms.ending.is_serving
+        try:
+            with rooms.ending.serving() as service:
+                visit = Visit(request, new_request_id(), dialect_of(raw_path), client, service)
+                if isinstance(route, Route) and route.generation:
+                    await self._generation(visit, route)
+                else:
+                    await self._other(visit, route)
+        finally:
+            if client.status is not None:
+                rooms.observer.answered(route.name if isinstance(route, Route) else None, client.status)
+        assert client.response is not None
+        return client.response
+
+    # ── routes without engine time ──
+
+    async def _other(self, visit: Visit, route: Route | WrongMethod | None) -> None:
+        try:
+            async with visit.service:
+                intake.judge_head(visit.request, self._rooms.intake)
+                if isinstance(route, Route):
+                    headers = [("Content-Type", "application/json"), ("x-request-id", visit.request_id)]
+                    await visit.client.send(200, headers, self._models(visit, route))
+                else:
+                    await self._refuse(visit, _no_route(route), allow=None if route is None else route.allow)
+        except TimeoutError as error:
+            if not visit.service.is_cut:
+                raise
+            raise AnswerBrokenOff from error
+        except ClientGone as gone:
+            raise AnswerBrokenOff from gone
+        except (Refusing, Unauthenticated) as error:
+            await self._refuse(visit, error.refusal, closes=isinstance(error, Refusing) and error.closes)
+
+    def _models(self, visit: Visit, route: Route) -> bytes:
+        identity = self._identify(visit.request)
+        if self._rooms.ending.refuses:
+            raise Refusing(draining())
+        if route.model_id is None:
+            return models.listing(self._rooms.pools, identity)
+        return models.single(self._rooms.pools, identity, route.model_id)
+
+    # ── routes that take engine time ──
+
+    async def _generation(self, visit: Visit, route: Route) -> None:
+        """Offer the request: from here to the end it is in exactly one phase."""
+        observer, request = self._rooms.observer, visit.request
+        arrived_at = self._rooms.clock.now()
+        identity: Identity | None = None
+        refused: Refusing | Unauthenticated | None = None
+        try:
+            intake.judge_head(request, self._rooms.intake)
+            identity = self._identify(request)
+        except (Refusing, Unauthenticated) as error:
+            refused = error
+        exchange = observer.offered(visit.request_id, route.name, arrived_at, identity)
+        exchange.caller_request_id = safe_caller_id(request.headers.get("X-Request-Id"))
+        visit = Visit(request, visit.request_id, route.dialect, visit.client, visit.service, exchange)
+        try:
+            await self._walk_or_refuse(visit, route, identity, refused)
+        except asyncio.CancelledError:
+            observer.ended_outside(exchange, Outcome.CLIENT_GONE)
+            raise
+        finally:
+            # Nothing but a crash of our own leaves a request that admission never saw without an end.
+            observer.ended_outside(exchange, Outcome.REFUSED)
+            exchange.status = visit.client.status
+            observer.settled(exchange)
+
+    async def _walk_or_refuse(
+        self, visit: Visit, route: Route, identity: Identity | None, refused: Refusing | Unauthenticated | None
+    ) -> None:
+        assert visit.exchange is not None
+        try:
+            async with visit.service:
+                if refused is not None:
+                    raise refused
+                assert identity is not None
+                await self._walk(visit, visit.exchange, route, identity)
+        except ClientGone as gone:
+            self._rooms.observer.ended_outside(visit.exchange, Outcome.CLIENT_GONE)
+            raise AnswerBrokenOff from gone
+        except TimeoutError:
+            if not visit.service.is_cut:
+                raise
+            await self._refuse(visit, draining(), closes=True)
+        except _REFUSED as error:
+            counted = isinstance(error, AdmissionRefused)  # its event was
+            closes = isinstance(error, Refusing) and error.closes
+            await self._refuse(visit, error.refusal, closes=closes, is_counted=counted)
+
+    async def _walk(self, visit: Visit, exchange: Exchange, route: Route, identity: Identity) -> None:
+        if self._rooms.ending.refuses:
+            raise Refusing(draining(), closes=True)
+        pool, admitted = await self._judge(visit, exchange, route, identity)
+        self._rooms.observer.assigned(exchange, admitted.assignment, pool.name)
+        async with self._rooms.gates[pool.name].admit(admitted.assignment) as lease:
+            await serve_at_engine(self._rooms, lease, admitted)
+
+    async def _judge(self, visit: Visit, exchange: Exchange, route: Route, identity: Identity) -> tuple[Pool, Admitted]:
+        """Read, count and classify; nothing but the returned is kept of the request while it waits."""
+        rooms, plan, headers = self._rooms, self._rooms.plan, visit.request.headers
+        wait_s_wish = intake.wait_s_wish(visit.request)
+        body = await intake.read_body(visit.request, visit.client, rooms.intake)
+        draft = requests.read(route, body)
+        pool = self._pool(draft.model, identity)
+        call = requests.judge(draft, plan.request, rooms.allowed_engine_fields)
+        context_tokens = rooms.pools.context_tokens(call.model)
+        shape = await self._measure(exchange, pool, call, context_tokens)
+        judged = classify(
+            plan,
+            identity,
+            shape,
+            context_tokens=context_tokens,
+            wait_s_wish=wait_s_wish,
+            output_param=call.output_member,
+        )
+        if not isinstance(judged, Assignment):
+            raise Refusing(judged)
+        sent_headers = engine_headers(headers.items())
+        return pool, Admitted(call.released(), judged, sent_headers, exchange, visit.client, visit.service)
+
+    # ── steps ──
+
+    def _identify(self, request: web.BaseRequest) -> Identity:
+        headers = request.headers
+        authorization, x_api_key = headers.getall("Authorization", []), headers.getall("x-api-key", [])
+        return self._rooms.keyring.identify(authorization, x_api_key, self._rooms.clock.now())
+
+    def _pool(self, model: str, identity: Identity) -> Pool:
+        pool = self._rooms.pools.of_model(model)
+        if pool is None:
+            raise Refusing(models.unknown_model(model))
+        if identity.models is not None and model not in identity.models:
+            raise Refusing(models.not_allowed(model))
+        return pool
+
+    async def _measure(self, exchange: Exchange, pool: Pool, call: Call, context_tokens: int | None) -> Shape:
+        rooms = self._rooms
+        began_at = rooms.clock.now()
+        try:
+            count = await rooms.counters[pool.name].count(call, context_tokens=context_tokens)
+        except CountingOverloaded:
+            message = "More prompts are being counted than this gateway counts at once."
+            raise Refusing(Refusal(Reason.OVERLOADED, message)) from None
+        cost_s = rooms.clock.now() - began_at
+        rooms.observer.counted(exchange, count.prompt_tokens, count.method.value, cost_s)
+        return shape_of(call, count)
+
+    async def _refuse(
+        self,
+        visit: Visit,
+        refusal: Refusal,
+        *,
+        closes: bool = False,
+        is_counted: bool = False,
+        allow: str | None = None,
+    ) -> None:
+        """Turn a refusal into the answer, or, inside a stream, into its last event. Raises AnswerBrokenOff."""
+        observer, client, exchange = self._rooms.observer, visit.client, visit.exchange
+        if not is_counted:
+            observer.refused(refusal.reason, exchange)
+        if exchange is not None:
+            observer.ended_outside(exchange, Outcome.REFUSED)
+        assignment = None if exchange is None else exchange.assignment
+        service_class = None if assignment is None else assignment.service_class
+        length_class = None if assignment is None else assignment.length_class
+        if client.is_committed:
+            words = (
+                b""
+                if client.tap is None
+                else refusals.stream_error(
+                    refusal,
+                    dialect=visit.dialect,
+                    request_id=visit.request_id,
+                    mid_event=client.tap.mid_event,
+                    service_class=service_class,
+                    length_class=length_class,
+                )
+            )
+            await client.break_off(words)
+            raise AnswerBrokenOff
+        # Whoever has not sent the whole body is told not to: what follows on this connection would be the rest of it.
+        client.closes = client.closes or closes or not visit.request.content.is_eof()
+        answer = refusals.render(
+            refusal,
+            dialect=visit.dialect,
+            request_id=visit.request_id,
+            service_class=service_class,
+            length_class=length_class,
+            close=client.closes,
+            allow=allow,
+        )
+        try:
+            await client.send(answer.status, answer.headers.items(), answer.body)
+        except ClientGone as gone:
+            raise AnswerBrokenOff from gone
+
+
+def _no_route(route: WrongMethod | None) -> Refusal:
+    if route is None:
+        return Refusal(Reason.UNKNOWN_ROUTE, "There is no such route here.")
+    message = f"This route is there for {route.allow} alone."
+    return Refusal(Reason.UNKNOWN_ROUTE, message, code="method_not_allowed")

@@ -1,0 +1,96 @@
+"""A request's head and body, taken in within bounds.
+
+Owns the order: size first, then whoever asks is judged elsewhere, and only then is the body called for and read. What
+is over a bound is refused before it is held.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from aiohttp import HttpVersion11, web
+from aiohttp.web_protocol import RequestPayloadError
+
+from gateway.core.types import Reason, Refusal
+from gateway.server.downstream import ClientGone, Downstream
+from gateway.server.refusing import Refusing
+
+WAIT_HEADER = "x-gateway-wait-ms"
+_WAIT_DIGITS_MAX = 9
+
+
+@dataclass(frozen=True, slots=True)
+class IntakeBounds:
+    """From settings.limits."""
+
+    body_bytes_max: int
+    header_bytes_max: int
+    body_read_s: float
+
+
+def judge_head(request: web.BaseRequest, bounds: IntakeBounds) -> None:
+    """Refuse by the head alone, before anybody is asked who they are. Raises Refusing."""
+    header_bytes = sum(len(name) + len(value) + 4 for name, value in request.raw_headers)
+    if header_bytes > bounds.header_bytes_max:
+        message = f"The headers are over {bounds.header_bytes_max} bytes."
+        raise _refusing(Reason.BAD_REQUEST, message, "headers_too_large", bounds.header_bytes_max, header_bytes)
+    stated = request.content_length
+    if stated is not None and stated > bounds.body_bytes_max:
+        raise _too_large(bounds.body_bytes_max, stated)
+
+
+def wait_s_wish(request: web.BaseRequest) -> float | None:
+    """Return the caller's own wait limit in seconds, or None. Raises Refusing."""
+    values = request.headers.getall(WAIT_HEADER, [])
+    if not values:
+        return None
+    text = values[0].strip()
+    if len(values) > 1 or not (text.isascii() and text.isdigit()) or len(text) > _WAIT_DIGITS_MAX:
+        message = f"{WAIT_HEADER} has to be one whole number of milliseconds."
+        raise Refusing(Refusal(Reason.BAD_REQUEST, message, code="invalid_header", param=WAIT_HEADER))
+    return int(text) / 1000
+
+
+async def read_body(request: web.BaseRequest, client: Downstream, bounds: IntakeBounds) -> bytes:
+    """Call for the body where the client waits to be asked, and read it. Raises Refusing and ClientGone."""
+    encoding = request.headers.get("Content-Encoding", "identity").strip().lower()
+    if encoding != "identity":
+        message = "This content encoding is not accepted; send the body as it is."
+        code = "unsupported_content_encoding"
+        raise Refusing(Refusal(Reason.BAD_REQUEST, message, code=code, param="content-encoding"))
+    if request.headers.get("Expect", "").lower() == "100-continue" and request.version >= HttpVersion11:
+        await client.send_continue()
+    limit = asyncio.timeout(bounds.body_read_s)
+    try:
+        async with limit:
+            return await _read(request, bounds.body_bytes_max)
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        message = f"The body did not arrive within {bounds.body_read_s:g} s."
+        raise _refusing(Reason.BAD_REQUEST, message, "body_timeout", bounds.body_read_s, None) from None
+    except (RequestPayloadError, web.PayloadAccessError):
+        raise _refusing(Reason.BAD_REQUEST, "The body's framing is wrong.", "malformed_body", None, None) from None
+    except ConnectionError as error:
+        raise ClientGone from error
+
+
+async def _read(request: web.BaseRequest, bytes_max: int) -> bytes:
+    pieces: list[bytes] = []
+    size = 0
+    while piece := await request.content.readany():
+        size += len(piece)
+        if size > bytes_max:
+            raise _too_large(bytes_max, size)
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+def _too_large(bytes_max: int, size: int) -> Refusing:
+    message = f"The body is over {bytes_max} bytes."
+    return _refusing(Reason.BODY_TOO_LARGE, message, None, bytes_max, size)
+
+
+def _refusing(reason: Reason, message: str, code: str | None, limit: float | None, observed: float | None) -> Refusing:
+    return Refusing(Refusal(reason, message, code=code, limit=limit, observed=observed), closes=True)

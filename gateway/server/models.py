@@ -1,0 +1,50 @@
+"""GET /v1/models and /v1/models/{id}: answered from what the engines said of themselves.
+
+Owns the selection: a caller sees the models that the configuration serves and its key allows, each card as its engine
+wrote it but for paths on the engine's disk. Takes no engine time and waits in no line.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from gateway.core.types import Identity, Reason, Refusal
+from gateway.engines.pool import Pools
+from gateway.server.refusing import Refusing
+
+_NAME_SHOWN_CHARACTERS_MAX = 256
+
+
+def listing(pools: Pools, identity: Identity) -> bytes:
+    """Return the body of GET /v1/models."""
+    cards = [pools.card(model) for model in pools.models() if _allowed(model, identity)]
+    return _dumps({"object": "list", "data": [card for card in cards if card is not None]})
+
+
+def single(pools: Pools, identity: Identity, model: str) -> bytes:
+    """Return the body of GET /v1/models/{id}. Raises Refusing."""
+    if pools.of_model(model) is None or not _allowed(model, identity):
+        raise Refusing(unknown_model(model))
+    card = pools.card(model)
+    if card is None:
+        raise Refusing(Refusal(Reason.NO_ENGINE, "No engine that serves this model has answered yet."))
+    return _dumps(card)
+
+
+def unknown_model(model: str) -> Refusal:
+    shown = model[:_NAME_SHOWN_CHARACTERS_MAX]
+    return Refusal(Reason.UNKNOWN_MODEL, f"The model `{shown}` does not exist.", param="model")
+
+
+def not_allowed(model: str) -> Refusal:
+    return Refusal(Reason.NOT_ALLOWED, f"This key may not use the model `{model}`.", param="model")
+
+
+def _allowed(model: str, identity: Identity) -> bool:
+    return identity.models is None or model in identity.models
+
+
+def _dumps(value: Mapping[str, Any]) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()

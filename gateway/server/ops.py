@@ -1,0 +1,44 @@
+"""The ops port: metrics, health, readiness, state. Never on the public port.
+
+Owns its routes. Nothing here waits for anything: a scrape under full overload is answered like any other.
+"""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from gateway.server.rooms import Rooms
+from gateway.server.state import pools_not_ready, state
+
+METRICS_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Ops:
+    """The ops port's handlers."""
+
+    def __init__(self, rooms: Rooms) -> None:
+        self._rooms = rooms
+
+    def application(self) -> web.Application:
+        application = web.Application()
+        application.router.add_get("/metrics", self._metrics)
+        application.router.add_get("/healthz", self._healthz)
+        application.router.add_get("/readyz", self._readyz)
+        application.router.add_get("/api/state", self._state)
+        return application
+
+    async def _metrics(self, _request: web.Request) -> web.Response:
+        exposition = self._rooms.observer.exposition()
+        return web.Response(body=exposition, headers={"Content-Type": METRICS_CONTENT_TYPE})
+
+    async def _healthz(self, _request: web.Request) -> web.Response:
+        return web.json_response({"alive": True})
+
+    async def _readyz(self, _request: web.Request) -> web.Response:
+        ending, missing = self._rooms.ending, pools_not_ready(self._rooms)
+        ready = ending.is_serving and not missing
+        body = {"ready": ready, "stage": ending.stage.value, "pools_without_engine": missing}
+        return web.json_response(body, status=200 if ready else 503)
+
+    async def _state(self, _request: web.Request) -> web.Response:
+        return web.json_response(state(self._rooms))

@@ -1,0 +1,178 @@
+"""The engine's answer to the client, byte for byte.
+
+Owns what is held back and for how long: a stream until its first event, a whole answer while it may still turn out an
+error. What was held is judged once; after that every chunk passes as it comes, and the slow side sets the pace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gateway.core.types import Outcome
+from gateway.observe.exchange import Exchange
+from gateway.observe.metrics import Observer
+from gateway.server import engine_failure
+from gateway.server.downstream import Downstream
+from gateway.server.engine_failure import EngineFailure
+from gateway.server.gate import Lease
+from gateway.server.upstream import Reply
+from gateway.wire.answers import BodyTap, InBandError
+from gateway.wire.dialects import Dialect
+from gateway.wire.headers import client_headers
+from gateway.wire.sse import StreamTap
+
+HELD_BYTES_MAX = 1 << 20
+BUSY_STATUS = frozenset({429, 503})
+_JSON = [("Content-Type", "application/json")]
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """The engine had no room: the request goes back to its line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """One dispatched request, and who is told what becomes of it.
+
+    own_headers: the gateway's own on every answer. answered: told once the engine has said something of this request.
+    """
+
+    exchange: Exchange
+    lease: Lease
+    dialect: Dialect
+    observer: Observer
+    now: Callable[[], float]
+    own_headers: list[tuple[str, str]]
+    answered: Callable[[], None]
+
+    def begun(self, reply: Reply) -> None:
+        """The first token, or the first byte of an answer that is no stream, is here."""
+        self.answered()
+        reply.began()
+        if reply.status < 300:
+            self.lease.first_token()
+
+
+async def relay(reply: Reply, client: Downstream, passage: Passage) -> Outcome | Busy:
+    """Pass an answer on. Raises EngineFailure where it breaks and ClientGone where nobody takes it."""
+    if reply.status in BUSY_STATUS:
+        passage.answered()
+        return Busy()
+    if not (200 <= reply.status < 300 or reply.status >= 400):
+        raise engine_failure.broken(f"answered with status {reply.status}")
+    if reply.is_event_stream and reply.status == 200:
+        return await _Stream(reply, client, passage).relay()
+    return await _relay_whole(reply, client, passage)
+
+
+class _Stream:
+    def __init__(self, reply: Reply, client: Downstream, passage: Passage) -> None:
+        self._reply = reply
+        self._client = client
+        self._passage = passage
+        self._tap = client.tap = StreamTap(passage.dialect)
+
+    async def relay(self) -> Outcome | Busy:
+        held = await self._hold()
+        if self._tap.opens_with_error and self._tap.error is not None:
+            return await _send_error(self._tap.error, self._client, self._passage)
+        self._passage.begun(self._reply)
+        headers = client_headers(self._reply.headers, stream=True) + self._passage.own_headers
+        await self._client.commit(self._reply.status, headers)
+        try:
+            await self._pass_on(held)
+            while chunk := await self._read_on():
+                self._tap.feed(chunk)
+                await self._pass_on(chunk)
+        finally:
+            self._tell_usage()
+        await self._client.end()
+        return Outcome.ENGINE_ERROR if self._tap.error is not None else Outcome.COMPLETED
+
+    async def _hold(self) -> bytes:
+        """Keep what comes until the first event: only then is the engine's 200 true."""
+        tap, held = self._tap, bytearray()
+        while not tap.first_event and tap.error is None and len(held) < HELD_BYTES_MAX:
+            chunk = await self._reply.read()
+            if not chunk:
+                raise engine_failure.broken("ended its stream before the first event")
+            tap.feed(chunk)
+            held += chunk
+        return bytes(held)
+
+    async def _read_on(self) -> bytes:
+        """Return the next chunk, or b"" at the end; an end that is not the stream's own is a break."""
+        tap = self._tap
+        try:
+            chunk = await self._reply.read()
+        except EngineFailure:
+            if tap.ended and tap.error is None:
+                # The stream is whole; only the connection did not end well.
+                return b""
+            raise
+        if not chunk:
+            tap.finish()
+        if not chunk and not tap.ended and tap.error is None:
+            raise engine_failure.broken("ended its stream without the stream's own end")
+        return chunk
+
+    async def _pass_on(self, chunk: bytes) -> None:
+        passage = self._passage
+        passage.observer.chunk(passage.exchange, passage.now())
+        await self._client.write(chunk)
+        if self._tap.error is not None:
+            passage.lease.outcome = Outcome.ENGINE_ERROR
+        elif self._tap.ended:
+            # A client that leaves from here on has had everything.
+            passage.lease.outcome = Outcome.COMPLETED
+
+    def _tell_usage(self) -> None:
+        passage = self._passage
+        if self._tap.usage is not None:
+            passage.observer.usage(passage.exchange, self._tap.usage)
+        if self._tap.overflowed:
+            passage.observer.tap_overflowed(passage.exchange, self._tap.overflowed)
+
+
+async def _relay_whole(reply: Reply, client: Downstream, passage: Passage) -> Outcome | Busy:
+    tap, held, begun = BodyTap(), bytearray(), False
+    while not reply.at_end and len(held) < HELD_BYTES_MAX:
+        chunk = await reply.read()
+        tap.feed(chunk)
+        held += chunk
+        if not begun and chunk and not tap.error_suspected:
+            begun = True
+            passage.begun(reply)
+    is_whole = reply.at_end
+    if is_whole:
+        tap.finish()
+        if reply.status < 300 and tap.error is not None:
+            return await _send_error(tap.error, client, passage)
+    if not begun:
+        passage.begun(reply)
+    headers = client_headers(reply.headers, stream=False) + passage.own_headers
+    await client.commit(reply.status, headers, content_length=len(held) if is_whole else reply.content_length)
+    await client.write(bytes(held))
+    while not reply.at_end:
+        chunk = await reply.read()
+        tap.feed(chunk)
+        await client.write(chunk)
+    if not is_whole:
+        tap.finish()
+    outcome = Outcome.ENGINE_ERROR if reply.status >= 500 else Outcome.COMPLETED
+    passage.lease.outcome = outcome
+    if tap.usage is not None:
+        passage.observer.usage(passage.exchange, tap.usage)
+    await client.end()
+    return outcome
+
+
+async def _send_error(error: InBandError, client: Downstream, passage: Passage) -> Outcome | Busy:
+    """Turn an error inside a 200 into the status that it has."""
+    passage.answered()
+    if error.status in BUSY_STATUS and passage.lease.ticket.first_token_at is None:
+        return Busy()
+    await client.send(error.status, _JSON + passage.own_headers, error.body)
+    return Outcome.ENGINE_ERROR if error.status >= 500 else Outcome.COMPLETED

@@ -1,0 +1,42 @@
+"""Everything that the walk of a request needs, wired once.
+
+Owns nothing but the references; each part owns itself. `plan` is replaced as a whole when a policy is put in force: a
+request pins the one it began with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gateway.core.plan import Plan
+from gateway.counting.counter import TokenCounter
+from gateway.engines.pool import Pools
+from gateway.engines.watch import EngineWatch
+from gateway.identity.keyring import Keyring
+from gateway.observe.metrics import Observer
+from gateway.server.clock import LoopClock
+from gateway.server.ending import Ending
+from gateway.server.gate import Gate
+from gateway.server.intake import IntakeBounds
+from gateway.server.upstream import Upstream
+
+
+@dataclass(slots=True)
+class Rooms:
+    """gates and counters are by pool, watches by engine."""
+
+    plan: Plan
+    keyring: Keyring
+    pools: Pools
+    counters: Mapping[str, TokenCounter]
+    gates: Mapping[str, Gate]
+    watches: Mapping[str, EngineWatch]
+    upstream: Upstream
+    observer: Observer
+    clock: LoopClock
+    ending: Ending
+    intake: IntakeBounds
+    allowed_engine_fields: frozenset[str]
+    client_stall_s: float
+    one_request_a_connection: bool

@@ -1,0 +1,103 @@
+"""The gateway's state now, as one JSON value: what `/api/state`, the status page and `gateway status` show.
+
+Owns the names of that value's members. Reads snapshots; changes nothing. Holds no tenant, key or request.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gateway.core.types import EngineSnapshot, LengthClass, Snapshot
+from gateway.engines.watch import EngineWatch
+from gateway.observe.gauges import EngineReading
+from gateway.observe.release import RELEASE
+from gateway.server.rooms import Rooms
+
+
+def reading(watch: EngineWatch, now: float) -> EngineReading:
+    """Return what metrics show of an engine."""
+    known = watch.known
+    return EngineReading(
+        pool=watch.target.pool,
+        up=watch.health.is_up,
+        waiting=known.load.waiting,
+        running=known.load.running,
+        kv_usage=known.load.kv_usage,
+        preemptions=known.load.preemptions,
+        restarts=known.restarts,
+        age_s=None if known.load_at is None else now - known.load_at,
+        priority_effective=watch.priority_effective,
+    )
+
+
+def pools_not_ready(rooms: Rooms) -> list[str]:
+    """Return the pools of which no engine answers."""
+    return [pool.name for pool in rooms.pools if not any(rooms.watches[t.name].health.is_up for t in pool.targets)]
+
+
+def state(rooms: Rooms) -> dict[str, Any]:
+    """Return the whole state. Times are seconds, ages as of now."""
+    now = rooms.clock.now()
+    return {
+        "version": RELEASE,
+        "now": now,
+        "stage": rooms.ending.stage.value,
+        "ready": rooms.ending.is_serving and not pools_not_ready(rooms),
+        "serving": len(rooms.ending),
+        "policy": {"name": rooms.plan.name, "sha256": rooms.plan.sha256},
+        "pools": {name: _pool(rooms, gate.snapshot(), now) for name, gate in rooms.gates.items()},
+    }
+
+
+def _pool(rooms: Rooms, snapshot: Snapshot, now: float) -> dict[str, Any]:
+    return {
+        "draining": snapshot.draining,
+        "lines": [
+            {
+                "service_class": service_class,
+                "length_class": length.value,
+                "requests": line.requests,
+                "prompt_tokens": line.prompt_tokens,
+                "bytes": line.body_bytes,
+                "oldest_age_s": 0.0 if line.oldest_offered_at is None else max(0.0, now - line.oldest_offered_at),
+                "wait_s_max": _wait_s_max(rooms, service_class, length),
+            }
+            for (service_class, length), line in snapshot.lines.items()
+        ],
+        "engines": {name: _engine(rooms.watches[name], engine, now) for name, engine in snapshot.engines.items()},
+    }
+
+
+def _wait_s_max(rooms: Rooms, service_class: str, length: LengthClass) -> float | None:
+    class_plan = rooms.plan.classes.get(service_class)
+    return None if class_plan is None else class_plan.wait_s_max[length]
+
+
+def _engine(watch: EngineWatch, ledger: EngineSnapshot, now: float) -> dict[str, Any]:
+    said = reading(watch, now)
+    return {
+        "up": said.up,
+        "state": watch.health.state.value,
+        "problem": watch.known.problem,
+        "version": watch.known.version,
+        "priority_effective": said.priority_effective,
+        "budgets": dict(ledger.budgets),
+        "used": {
+            "long_prefills": ledger.long_prefills,
+            "prefill_tokens": {length.value: tokens for length, tokens in ledger.prefill_tokens.items()},
+            "slots": ledger.slots,
+            "kv_reserved_tokens": ledger.kv_reserved_tokens,
+            "running": [
+                {"service_class": service_class, "length_class": length.value, "requests": count}
+                for (service_class, length), count in ledger.running.items()
+            ],
+        },
+        "says": {
+            "running": said.running,
+            "waiting": said.waiting,
+            "kv_usage": said.kv_usage,
+            "preemptions": said.preemptions,
+            "age_s": said.age_s,
+        },
+        "restarts": said.restarts,
+    }

@@ -1,0 +1,116 @@
+"""Settings and plan into rooms: what is built once at the start, and how the engines' news reach admission.
+
+Owns the translation between rooms that do not know each other: settings into targets and limits, an engine's health
+into the gate, its cards into the pools. Starts nothing and listens nowhere.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from gateway.core.admission import Admission
+from gateway.core.plan import Plan
+from gateway.core.types import EngineSpec, Identity
+from gateway.engines.pool import Pool, Pools
+from gateway.engines.target import Carrier, EngineHttp, Scheduling, Target, Timeouts
+from gateway.engines.watch import EngineWatch
+from gateway.identity.keyring import Keyring
+from gateway.identity.keys import load_keys
+from gateway.observe.metrics import Observer
+from gateway.server.clock import LoopClock
+from gateway.server.gate import Gate
+from gateway.settings import Engine, Settings
+
+_JITTER_BITS = 32
+
+
+def keyring(settings: Settings, plan: Plan) -> Keyring:
+    """Read the keys in force. Raises ConfigError."""
+    auth = settings.auth
+    entries = () if auth.keys_file is None else load_keys(auth.keys_file, plan.classes)
+    anonymous = auth.anonymous
+    return Keyring(
+        entries,
+        None if anonymous is None else Identity("anonymous", anonymous.service_class, anonymous.tenant),
+    )
+
+
+def pools(settings: Settings) -> Pools:
+    return Pools(
+        Pool(
+            name,
+            pool.models,
+            tuple(_target(engine) for engine in settings.engines_of(name)),
+            context_tokens_stated=pool.max_model_len,
+        )
+        for name, pool in settings.pools.items()
+    )
+
+
+def _target(engine: Engine) -> Target:
+    timeouts = engine.timeouts
+    return Target(
+        name=engine.name,
+        url=str(engine.url).rstrip("/"),
+        pool=engine.pool,
+        scheduling=Scheduling(engine.scheduling),
+        carrier=Carrier(engine.priority_carrier),
+        limits=engine.limits.stated(),
+        timeouts=Timeouts(timeouts.connect_s, timeouts.first_byte_s, timeouts.idle_s),
+        api_key=engine.api_key(),
+    )
+
+
+def gates(all_pools: Pools, plan: Plan, clock: LoopClock, observer: Observer) -> Mapping[str, Gate]:
+    """Make one gate for each pool; its engines are down until they have answered."""
+    made = {}
+    for pool in all_pools:
+        specs = [EngineSpec(target.name, target.limits) for target in pool.targets]
+        admission = Admission(plan, specs, seed=secrets.randbits(_JITTER_BITS))
+        gate = made[pool.name] = Gate(admission, clock, observer.core_event)
+        for spec in specs:
+            gate.set_up(spec.name, up=False)
+    return made
+
+
+@dataclass(slots=True)
+class EngineNews:
+    """Carries what the watches learn to pools and gates."""
+
+    pools: Pools
+    gates: Mapping[str, Gate]
+    plan: Plan
+    watches: dict[str, EngineWatch]
+    specs: dict[str, EngineSpec]
+
+    def changed(self, watch: EngineWatch) -> None:
+        """Take in one engine's news: its models, its KV cache's size, whether it gets requests."""
+        target, load = watch.target, watch.known.load
+        self.pools.learn(target, watch.known.cards)
+        gate = self.gates[target.pool]
+        limits = target.limits
+        if limits.kv_tokens is None and load.kv_tokens is not None:
+            limits = replace(limits, kv_tokens=load.kv_tokens)
+        if load.kv_block_tokens is not None:
+            limits = replace(limits, kv_block_tokens=load.kv_block_tokens)
+        if self.specs[target.name].limits != limits:
+            self.specs[target.name] = EngineSpec(target.name, limits)
+            gate.reconfigure(self.plan, [spec for spec in self.specs.values() if self._is_in(spec, target.pool)])
+        gate.set_up(target.name, up=watch.health.is_up)
+
+    def _is_in(self, spec: EngineSpec, pool: str) -> bool:
+        return self.watches[spec.name].target.pool == pool
+
+
+def engine_news(
+    all_pools: Pools, all_gates: Mapping[str, Gate], plan: Plan, http: EngineHttp, clock: LoopClock
+) -> EngineNews:
+    """Make one watch for each engine."""
+    news = EngineNews(all_pools, all_gates, plan, {}, {})
+    for pool in all_pools:
+        for target in pool.targets:
+            news.watches[target.name] = EngineWatch(target, http, clock.now, news.changed)
+            news.specs[target.name] = EngineSpec(target.name, target.limits)
+    return news

@@ -1,0 +1,201 @@
+"""A client that leaves, in any phase and in any way, frees its place and stops the engine's work."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from gateway.core.plan import AdmissionKind, OrderKind, SlotBudget
+from gateway.testing import answers
+from gateway.testing.builders import a_class, a_plan, an_admission
+from gateway.testing.harness import MODEL, a_chat, running
+from gateway.testing.scripted_engine import ScriptedEngine
+
+CHAT = "/v1/chat/completions"
+WAYS = ["leave", "reset"]
+
+
+def one_at_a_time():
+    return a_plan(
+        a_class("interactive", wait_s_max=(30, 30)),
+        a_class("batch", rank=1, weight=1),
+        admission=an_admission(AdmissionKind.SLOTS, slots=SlotBudget(1)),
+        order=OrderKind.ARRIVAL,
+    )
+
+
+async def nothing_is_held(gateway):
+    await gateway.until(lambda: not gateway.exchanges)
+    assert await gateway.metric("gateway_running_requests") == 0
+    assert await gateway.metric("gateway_queue_requests") == 0
+    assert await gateway.metric("gateway_prefill_tokens") == 0
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_in_prefill_the_engines_connection_is_closed_and_the_place_is_free(tmp_path, way, stream):
+    async with (
+        ScriptedEngine(answers.hanging()) as engine,
+        running(tmp_path, engine, plan=one_at_a_time()) as gateway,
+        gateway.client() as client,
+    ):
+        await client.post(CHAT, a_chat(stream=stream))
+        await engine.until(lambda: len(engine.posts) == 1)
+        getattr(client, way)()
+        await engine.until(lambda: len(engine.aborted) == 1)
+        await nothing_is_held(gateway)
+        assert await gateway.metric("gateway_requests_total", outcome="client_gone") == 1
+        engine.script = answers.completion()
+        assert (await gateway.chat()).status == 200
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_after_the_held_200_the_engines_connection_is_closed(tmp_path, way):
+    script = answers.hanging(answers.STREAM_HEAD, answers.chunk(b": keep-alive\n\n"))
+    async with (
+        ScriptedEngine(script) as engine,
+        running(tmp_path, engine) as gateway,
+        gateway.client() as client,
+    ):
+        await client.post(CHAT, a_chat(stream=True))
+        await engine.until(lambda: len(engine.posts) == 1)
+        getattr(client, way)()
+        await engine.until(lambda: len(engine.aborted) == 1)
+        await nothing_is_held(gateway)
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_mid_stream_the_engines_connection_is_closed_and_not_used_again(tmp_path, way):
+    script = answers.hanging(answers.STREAM_HEAD, answers.chunk(answers.token("Hello")))
+    async with (
+        ScriptedEngine(script) as engine,
+        running(tmp_path, engine, plan=one_at_a_time()) as gateway,
+        gateway.client() as client,
+    ):
+        await client.post(CHAT, a_chat(stream=True))
+        await client.read_head()
+        await client.read_chunk()
+        getattr(client, way)()
+        await engine.until(lambda: len(engine.aborted) == 1)
+        await nothing_is_held(gateway)
+        assert await gateway.metric("gateway_requests_total", outcome="client_gone") == 1
+        engine.script = answers.completion()
+        assert (await gateway.chat()).status == 200
+        assert engine.posts[0].connection != engine.posts[1].connection
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_in_line_the_place_goes_to_the_next_and_the_engine_never_hears_of_it(tmp_path, way):
+    release = asyncio.Event()
+    async with (
+        ScriptedEngine(answers.held(answers.completion(), release)) as engine,
+        running(tmp_path, engine, plan=one_at_a_time()) as gateway,
+        asyncio.TaskGroup() as group,
+        gateway.client() as leaving,
+    ):
+        first = group.create_task(gateway.chat(user="first"))
+        await engine.until(lambda: len(engine.posts) == 1)
+        await leaving.post(CHAT, a_chat(user="leaving"))
+        await gateway.until_metric("gateway_queue_requests", 1)
+        last = group.create_task(gateway.chat(user="last"))
+        await gateway.until_metric("gateway_queue_requests", 2)
+        getattr(leaving, way)()
+        await gateway.until_metric("gateway_queue_requests", 1)
+        release.set()
+        assert [(await task).status for task in (first, last)] == [200, 200]
+        assert await gateway.metric("gateway_queue_wait_seconds_count", outcome="client_gone") == 1
+    assert [post.json()["user"] for post in engine.posts] == ["first", "last"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_inside_its_body_the_request_ends_as_gone(tmp_path, way):
+    async with ScriptedEngine() as engine, running(tmp_path, engine) as gateway, gateway.client() as client:
+        await client.send(client.head("POST", CHAT, {"Content-Length": "1000"}) + b"{")
+        await gateway.until_metric("gateway_receiving_requests", 1)
+        getattr(client, way)()
+        await gateway.until_metric("gateway_requests_total", 1, outcome="client_gone")
+        assert await gateway.metric("gateway_receiving_requests") == 0
+        assert not engine.posts
+
+
+async def test_after_the_last_byte_of_a_whole_answer_it_is_complete(tmp_path):
+    async with (
+        ScriptedEngine(answers.completion()) as engine,
+        running(tmp_path, engine) as gateway,
+        gateway.client() as client,
+    ):
+        await client.post("/v1/completions", {"model": MODEL, "prompt": "Hi"})
+        await client.read_answer()
+        client.reset()
+        await gateway.until_metric("gateway_requests_total", 1, outcome="completed")
+
+
+async def test_after_the_streams_end_it_is_complete_though_the_engine_has_not_closed_yet(tmp_path):
+    whole = b"".join(answers.events_of("Hello"))
+    script = answers.hanging(answers.STREAM_HEAD, answers.chunk(whole))
+    async with (
+        ScriptedEngine(script) as engine,
+        running(tmp_path, engine) as gateway,
+        gateway.client() as client,
+    ):
+        await client.post(CHAT, a_chat(stream=True))
+        await client.read_head()
+        assert await client.read_chunk() == whole
+        client.leave()
+        await engine.until(lambda: len(engine.aborted) == 1)
+        await gateway.until_metric("gateway_requests_total", 1, outcome="completed")
+
+
+async def test_a_client_that_reads_nothing_is_cut_and_what_is_held_for_it_stays_small(tmp_path):
+    sent = 0
+    event = answers.chunk(answers.token("x" * 60_000))
+
+    async def flood(_request, wire):
+        nonlocal sent
+        await wire.send(answers.STREAM_HEAD)
+        while True:
+            await wire.send(event)
+            sent += len(event)
+
+    async with (
+        ScriptedEngine(flood) as engine,
+        running(tmp_path, engine, limits={"client_stall_s": 0.2}) as gateway,
+        gateway.client(receive_buffer_bytes=4096) as client,
+    ):
+        await client.post(CHAT, a_chat(stream=True))
+        await engine.until(lambda: len(engine.aborted) == 1)
+        await nothing_is_held(gateway)
+        assert await gateway.metric("gateway_requests_total", outcome="client_gone") == 1
+    # The kernel's own buffers on both sides hold the most of it.
+    assert sent < 24 << 20
+
+
+async def test_a_slow_reader_gets_everything_at_its_own_pace(tmp_path):
+    events = [*(answers.token("x" * 50_000) for _ in range(100)), *answers.events_of("end")]
+    async with (
+        ScriptedEngine(answers.stream_of(*events)) as engine,
+        running(tmp_path, engine) as gateway,
+        gateway.client(receive_buffer_bytes=4096) as client,
+    ):
+        await client.post(CHAT, a_chat(stream=True))
+        answer = await client.read_answer()
+        assert answer.body == b"".join(events)
+        assert await gateway.metric("gateway_requests_total", outcome="completed") == 1
+
+
+async def test_many_clients_that_leave_at_once_leave_nothing_behind(tmp_path):
+    async with (
+        ScriptedEngine(answers.hanging(answers.STREAM_HEAD, answers.chunk(answers.token("a")))) as engine,
+        running(tmp_path, engine) as gateway,
+    ):
+        clients = [gateway.client() for _ in range(40)]
+        for client in clients:
+            await client.__aenter__()
+            await client.post(CHAT, a_chat(stream=True))
+        await gateway.until(lambda: len(gateway.exchanges) == len(clients))
+        for client in clients:
+            client.reset()
+        await nothing_is_held(gateway)
+        await gateway.until_metric("gateway_requests_total", len(clients), outcome="client_gone")
+        await engine.until(lambda: len(engine.aborted) == len(engine.posts))

@@ -1,0 +1,129 @@
+"""The ops port: what an operator and a scrape see, also under load."""
+
+from __future__ import annotations
+
+import asyncio
+
+from gateway.core.plan import AdmissionKind, OrderKind, SlotBudget
+from gateway.testing import answers
+from gateway.testing.builders import a_class, a_plan, an_admission
+from gateway.testing.harness import BATCH_KEY, INTERACTIVE_KEY, a_chat, running
+from gateway.testing.scripted_engine import ScriptedEngine
+
+CHAT = "/v1/chat/completions"
+
+
+def two_at_a_time():
+    return a_plan(
+        a_class("interactive", wait_s_max=(30, 30), requests_max=4),
+        a_class("batch", rank=1, weight=1, wait_s_max=(0.05, 0.05)),
+        admission=an_admission(AdmissionKind.SLOTS, slots=SlotBudget(2)),
+        order=OrderKind.WEIGHTED_FAIR,
+    )
+
+
+async def test_health_readiness_and_state_say_what_is(tmp_path):
+    async with ScriptedEngine() as engine, running(tmp_path, engine) as gateway:
+        assert (await gateway.ops("/healthz")).status == 200
+        assert (await gateway.ops("/readyz")).json() == {
+            "ready": True,
+            "stage": "serving",
+            "pools_without_engine": [],
+        }
+        state = (await gateway.ops("/api/state")).json()
+    (pool,) = state["pools"].values()
+    assert pool["engines"]["a"]["up"]
+    assert pool["engines"]["a"]["version"] == "0.32.0"
+    assert {(line["service_class"], line["length_class"]) for line in pool["lines"]} == {
+        (name, length) for name in ("interactive", "standard", "batch") for length in ("short", "long")
+    }
+
+
+async def test_the_public_port_has_nothing_of_it(tmp_path):
+    async with ScriptedEngine() as engine, running(tmp_path, engine) as gateway:
+        for path in ("/metrics", "/healthz", "/readyz", "/api/state"):
+            assert (await gateway.ask(path)).status == 404
+
+
+async def test_what_the_engine_says_is_shown_and_a_restart_is_counted(tmp_path):
+    async with ScriptedEngine() as engine, running(tmp_path, engine) as gateway:
+        engine.metrics |= {"running": 3, "waiting": 2, "kv_usage": 0.25, "preemptions": 7}
+        await gateway.until_metric("gateway_engine_running", 3, engine="a")
+        assert await gateway.metric("gateway_engine_waiting", engine="a") == 2
+        assert await gateway.metric("gateway_engine_kv_usage", engine="a") == 0.25
+        assert await gateway.metric("gateway_engine_preemptions_total", engine="a") == 7
+        engine.metrics["started"] = 2
+        await gateway.until_metric("gateway_engine_restarts_total", 1, engine="a")
+
+
+async def test_metrics_that_stop_coming_go_stale_and_nothing_else_happens(tmp_path):
+    async with ScriptedEngine(answers.completion()) as engine, running(tmp_path, engine) as gateway:
+        engine.gets["/metrics"] = answers.error(500)
+        watch = gateway.gateway.rooms.watches["a"]
+        read_at = watch.known.load_at
+        await engine.until(lambda: len([r for r in engine.requests if r.path.startswith("/metrics")]) >= 4)
+        assert watch.known.load_at == read_at
+        assert await gateway.metric("gateway_engine_metrics_age_seconds", engine="a") > 0
+        assert (await gateway.chat()).status == 200
+
+
+async def test_conservation_holds_at_every_scrape_under_load_with_clients_that_leave(tmp_path):
+    turns = iter(range(10_000))
+
+    async def script(request, wire):
+        turn = next(turns)
+        whole = answers.stream_or_whole("a", "b")
+        if turn % 7 == 0:
+            whole = answers.error(500)
+        elif turn % 11 == 0:
+            whole = answers.busy()
+        elif turn % 13 == 0:
+            wire.reset()
+            return
+        await asyncio.sleep(0.005)
+        await whole(request, wire)
+
+    async def caller(gateway, number):
+        for turn in range(6):
+            key = BATCH_KEY if (number + turn) % 3 == 0 else INTERACTIVE_KEY
+            async with gateway.client(key) as client:
+                await client.post(CHAT, a_chat(stream=turn % 2 == 0) if turn != 3 else b"no json")
+                if (number + turn) % 5 == 0:
+                    client.reset()
+                else:
+                    await client.read_answer()
+
+    async with (
+        ScriptedEngine(script) as engine,
+        running(tmp_path, engine, plan=two_at_a_time()) as gateway,
+    ):
+        async with asyncio.TaskGroup() as group:
+            callers = [group.create_task(caller(gateway, number)) for number in range(12)]
+            scrapes = 0
+            while not all(task.done() for task in callers):
+                await conserved(gateway)
+                scrapes += 1
+        assert scrapes > 10
+        await gateway.until(lambda: not gateway.exchanges)
+        assert await gateway.metric("gateway_offered_total") == 72
+        assert await gateway.metric("gateway_requests_total") == 72
+
+
+async def conserved(gateway):
+    page = (await gateway.ops("/metrics")).body.decode()
+    sums = dict.fromkeys(
+        (
+            "gateway_offered_total",
+            "gateway_requests_total",
+            "gateway_receiving_requests",
+            "gateway_queue_requests",
+            "gateway_running_requests",
+        ),
+        0.0,
+    )
+    for line in page.splitlines():
+        name = line.partition("{")[0]
+        if name in sums:
+            sums[name] += float(line.rpartition(" ")[2])
+    offered, *parts = sums.values()
+    assert offered == sum(parts), sums
