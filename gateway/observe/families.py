@@ -6,13 +6,32 @@ the configuration, and enums. Never a tenant, a key, a model name that a caller 
 
 from __future__ import annotations
 
+from typing import Generic, TypeVar
+
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
+
+M = TypeVar("M", Counter, Histogram)
 
 COMMON = ("service_class", "length_class", "pool")
 _WAIT_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 3, 5, 10, 20, 30, 60, 120, 300)
 _GAP_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _TOKENIZE_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5)
 _ERROR_RATIO = (-0.5, -0.1, -0.05, -0.02, -0.01, -0.001, 0, 0.001, 0.01, 0.02, 0.05, 0.1, 0.5)
+
+
+class Series(Generic[M]):
+    """One family and the series that were used: looking a series up is dear, and there are never many."""
+
+    def __init__(self, family: M) -> None:
+        self.family: M = family
+        self._used: dict[tuple[str, ...], M] = {}
+
+    def at(self, *labels: str) -> M:
+        """Return the series of these label values."""
+        series = self._used.get(labels)
+        if series is None:
+            series = self._used[labels] = self.family.labels(*labels) if labels else self.family
+        return series
 
 
 class Families:
@@ -66,8 +85,10 @@ class Families:
             "gateway_tokenize_seconds", "Cost of one token count.", ("method",), _TOKENIZE_S
         )
 
-    def _counter(self, name: str, text: str, labels: tuple[str, ...]) -> Counter:
-        return Counter(name, text, labels, registry=self.registry)
+    def _counter(self, name: str, text: str, labels: tuple[str, ...]) -> Series[Counter]:
+        return Series(Counter(name, text, labels, registry=self.registry))
 
-    def _histogram(self, name: str, text: str, labels: tuple[str, ...], buckets: tuple[float, ...]) -> Histogram:
-        return Histogram(name, text, labels, buckets=buckets, registry=self.registry)
+    def _histogram(
+        self, name: str, text: str, labels: tuple[str, ...], buckets: tuple[float, ...]
+    ) -> Series[Histogram]:
+        return Series(Histogram(name, text, labels, buckets=buckets, registry=self.registry))

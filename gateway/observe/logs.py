@@ -20,6 +20,7 @@ from gateway.core.types import Outcome, Reason
 from gateway.observe.exchange import Exchange
 
 LINES_WAITING_MAX = 10_000
+BATCH_S = 0.05
 REFUSAL_LINES_MAX = 20
 REFUSAL_INTERVAL_S = 10.0
 CALLER_ID_CHARACTERS_MAX = 128
@@ -28,51 +29,49 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9._:/+=@-]")
 
 
 class LineWriter:
-    """A file that never makes its caller wait: lines are handed to one thread, and dropped when it lags too far.
+    """A file that never makes its caller wait: one thread takes what was written every `BATCH_S`.
 
-    dropped: called with the number of lines lost, from whichever thread loses them.
+    Lines beyond `LINES_WAITING_MAX` are dropped. dropped: called with the number of lines lost, from whichever thread
+    loses them.
     """
 
     def __init__(self, stream: TextIO) -> None:
         self.dropped: Callable[[int], object] = _nobody_counts
         self._stream = stream
+        # Appending is atomic and wakes nobody: waking a thread for each line would hand it the interpreter each time.
         self._lines: deque[str] = deque()
-        self._ready = threading.Condition()
-        self._closing = False
+        self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="log-writer", daemon=True)
         self._thread.start()
 
     def write(self, line: str) -> None:
-        with self._ready:
-            if len(self._lines) >= LINES_WAITING_MAX:
-                self.dropped(1)
-                return
+        if len(self._lines) >= LINES_WAITING_MAX:
+            self.dropped(1)
+        else:
             self._lines.append(line)
-            self._ready.notify()
 
     def flush(self) -> None:
         """Do nothing: the thread flushes after each batch."""
 
     def close(self, timeout_s: float = 2.0) -> None:
         """Write what waits, for at most `timeout_s`, and stop."""
-        with self._ready:
-            self._closing = True
-            self._ready.notify()
+        self._closing.set()
         self._thread.join(timeout_s)
 
     def _run(self) -> None:
-        while True:
-            with self._ready:
-                self._ready.wait_for(lambda: self._lines or self._closing)
-                batch = list(self._lines)
-                self._lines.clear()
-                if not batch:
-                    return
-            try:
-                self._stream.write("".join(batch))
-                self._stream.flush()
-            except OSError:
-                self.dropped(len(batch))
+        while not self._closing.wait(BATCH_S):
+            self._write_batch()
+        self._write_batch()
+
+    def _write_batch(self) -> None:
+        batch = [self._lines.popleft() for _ in range(len(self._lines))]
+        if not batch:
+            return
+        try:
+            self._stream.write("".join(batch))
+            self._stream.flush()
+        except OSError:
+            self.dropped(len(batch))
 
 
 def _nobody_counts(_lines: int) -> None:

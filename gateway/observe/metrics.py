@@ -61,13 +61,13 @@ class Observer:
         """Count a request on a generation route, once, as soon as its head is judged."""
         labels = Labels(self._known(identity))
         exchange = Exchange(request_id, route, arrived_at, labels, identity=identity)
-        self.families.offered.labels(*labels).inc()
+        self.families.offered.at(*labels).inc()
         self.exchanges.open(exchange)
         return exchange
 
     def counted(self, exchange: Exchange, prompt_tokens: int, method: str, cost_s: float) -> None:
         exchange.counted_prompt_tokens = prompt_tokens
-        self.families.tokenize_s.labels(method).observe(cost_s)
+        self.families.tokenize_s.at(method).observe(cost_s)
 
     def assigned(self, exchange: Exchange, assignment: Assignment, pool: str) -> None:
         """Take note before the assignment is offered: core events find the request by it."""
@@ -104,7 +104,7 @@ class Observer:
         """Take note of one network chunk of a stream."""
         if exchange.last_chunk_at is not None:
             gap_s = now - exchange.last_chunk_at
-            self.families.gap.labels(*exchange.labels).observe(gap_s)
+            self.families.gap.at(*exchange.labels).observe(gap_s)
             exchange.longest_stall_s = max(exchange.longest_stall_s or 0.0, gap_s)
         exchange.last_chunk_at = now
 
@@ -113,16 +113,16 @@ class Observer:
         prompt_tokens, output_tokens = usage.prompt_tokens, usage.output_tokens
         exchange.prompt_tokens, exchange.output_tokens = prompt_tokens, output_tokens
         if output_tokens is not None:
-            self.families.output_tokens.labels(*exchange.labels).inc(output_tokens)
+            self.families.output_tokens.at(*exchange.labels).inc(output_tokens)
         if prompt_tokens is None:
             return
-        self.families.prompt_tokens.labels(*exchange.labels).inc(prompt_tokens)
+        self.families.prompt_tokens.at(*exchange.labels).inc(prompt_tokens)
         if exchange.counted_prompt_tokens is not None and prompt_tokens > 0:
             ratio = exchange.counted_prompt_tokens / prompt_tokens - 1
-            self.families.count_error.labels(exchange.labels.pool).observe(ratio)
+            self.families.count_error.at(exchange.labels.pool).observe(ratio)
 
     def tap_overflowed(self, exchange: Exchange, lines: int) -> None:
-        self.families.tap_overflows.labels(*exchange.labels).inc(lines)
+        self.families.tap_overflows.at(*exchange.labels).inc(lines)
 
     def ended_outside(self, exchange: Exchange, outcome: Outcome) -> None:
         """End a request that admission never saw. Does nothing where admission has ended it already."""
@@ -138,13 +138,13 @@ class Observer:
     def refused(self, reason: Reason, exchange: Exchange | None) -> None:
         """Count one answer by the gateway itself; `exchange` is None outside the generation routes."""
         labels = NO_LABELS if exchange is None else exchange.labels
-        self.families.refusals.labels(*labels, reason.value).inc()
+        self.families.refusals.at(*labels, reason.value).inc()
         if exchange is not None:
             exchange.reason = reason
 
     def answered(self, route: str | None, status: int) -> None:
         """Count one answer on the public port; `route` is None for what is not on the allow-list."""
-        self.families.http.labels(route or "other", str(status)).inc()
+        self.families.http.at(route or "other", str(status)).inc()
 
     # ── inside ──
 
@@ -156,18 +156,18 @@ class Observer:
     def _wait_ended(self, exchange: Exchange, outcome: WaitOutcome, now: float) -> None:
         waited_s = 0.0 if exchange.waiting_since is None else now - exchange.waiting_since
         exchange.waiting_since = None
-        self.families.queue_wait.labels(*exchange.labels, outcome.value).observe(waited_s)
+        self.families.queue_wait.at(*exchange.labels, outcome.value).observe(waited_s)
 
     def _first_token(self, exchange: Exchange, engine_ttft_s: float, now: float) -> None:
         exchange.first_token_at = now
         if exchange.stream and exchange.engine is not None:
-            self.families.ttft.labels(*exchange.labels).observe(now - exchange.arrived_at)
-            self.families.engine_ttft.labels(*exchange.labels, exchange.engine).observe(engine_ttft_s)
+            self.families.ttft.at(*exchange.labels).observe(now - exchange.arrived_at)
+            self.families.engine_ttft.at(*exchange.labels, exchange.engine).observe(engine_ttft_s)
 
     def _end(self, exchange: Exchange, outcome: Outcome, now: float) -> None:
         self.exchanges.close(exchange, outcome, now)
-        self.families.requests.labels(*exchange.labels, outcome.value).inc()
+        self.families.requests.at(*exchange.labels, outcome.value).inc()
         if outcome is Outcome.COMPLETED:
-            self.families.request_s.labels(*exchange.labels).observe(now - exchange.arrived_at)
+            self.families.request_s.at(*exchange.labels).observe(now - exchange.arrived_at)
         if exchange.longest_stall_s is not None:
-            self.families.stall.labels(*exchange.labels).observe(exchange.longest_stall_s)
+            self.families.stall.at(*exchange.labels).observe(exchange.longest_stall_s)

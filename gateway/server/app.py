@@ -57,7 +57,7 @@ class Gateway:
         self._request_log = logs.RequestLog(clock.now)
         observer = Observer(clock.now, self._request_log.ended)
         self._session: aiohttp.ClientSession = engine_session()
-        upstream = Upstream(self._session, lambda engine: observer.families.resends.labels(engine).inc())
+        upstream = Upstream(self._session, lambda engine: observer.families.resends.at(engine).inc())
         questions = Questions(upstream)
         pools = wiring.pools(settings)
         gates = wiring.gates(pools, plan, clock, observer)
@@ -181,7 +181,7 @@ async def serve(settings: Settings, plan: Plan) -> int:
             except OSError as error:
                 log.error("cannot_start", problem=error.strerror)  # noqa: TRY400 - the system's own words say it
                 return 1
-            writer.dropped = gateway.rooms.observer.families.log_lines_dropped.inc
+            writer.dropped = gateway.rooms.observer.families.log_lines_dropped.at().inc
             log.info("listening", host=settings.listen.host, port=gateway.port, ops_port=gateway.ops_port)
             await told_to_end.wait()
             return 0 if await gateway.end(cut_now) else 1

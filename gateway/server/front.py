@@ -73,7 +73,7 @@ class FrontConnection(RequestHandler):
         if len(self._front.connections) < self._front.connections_max:
             super().connection_made(transport)
             return
-        self._front.observer.families.connections_refused.inc()
+        self._front.observer.families.connections_refused.at().inc()
         self._force_close = True
         sink = cast("asyncio.Transport", transport)
         sink.write(_overloaded())

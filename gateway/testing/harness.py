@@ -1,6 +1,6 @@
 """A real gateway in the test's own event loop, started the way `gateway serve` starts it, before scripted engines.
 
-Owns settings and a policy that suit tests: loopback, any free port, an anonymous caller beside two keys, counting by
+Owns settings and a policy that suit tests: loopback, any free port, a key for each of two classes, counting by
 estimate unless a test says otherwise.
 """
 
@@ -30,7 +30,7 @@ from gateway.testing.scripted_engine import ScriptedEngine
 INTERACTIVE_KEY = "gw-interactive-0123456789-0123456789-0123"
 BATCH_KEY = "gw-batch-0123456789-0123456789-0123456789"
 MODEL = "tiny"
-UNTIL_S_MAX = 20.0
+UNTIL_S_MAX = 40.0
 
 KEYS = {INTERACTIVE_KEY: "interactive", BATCH_KEY: "batch"}
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-READ_S_MAX = 20.0
+READ_S_MAX = 40.0
 
 
 class BrokenAnswer(Exception):  # noqa: N818 - what a client sees

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from gateway.core.plan import AdmissionKind, OrderKind, SlotBudget
+from gateway.core.plan import AdmissionKind, KvBudget, OrderKind, SlotBudget
 from gateway.testing import answers
 from gateway.testing.builders import a_class, a_plan, an_admission
 from gateway.testing.harness import BATCH_KEY, INTERACTIVE_KEY, a_chat, running
@@ -127,3 +127,9 @@ async def conserved(gateway):
             sums[name] += float(line.rpartition(" ")[2])
     offered, *parts = sums.values()
     assert offered == sum(parts), sums
+
+
+async def test_the_kv_cache_that_the_engine_tells_of_becomes_a_budget(tmp_path):
+    plan = a_plan(admission=an_admission(kv=KvBudget(short_reserve_tokens=1024)))
+    async with ScriptedEngine() as engine, running(tmp_path, engine, plan=plan) as gateway:
+        await gateway.until_metric("gateway_budget", 65536, engine="a", resource="kv_tokens")

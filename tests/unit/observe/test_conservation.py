@@ -28,7 +28,11 @@ PARTS = (
 
 def totals(observer, gauges):
     """Sum the families that conservation is about, each over all its label sets."""
-    families = [*observer.families.offered.collect(), *observer.families.requests.collect(), *gauges.collect()]
+    families = [
+        *observer.families.offered.family.collect(),
+        *observer.families.requests.family.collect(),
+        *gauges.collect(),
+    ]
     sums = Counter()
     for family in families:
         for sample in family.samples:

@@ -1,0 +1,51 @@
+"""What the HTTP client raises, as the contract's three words."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import aiohttp
+import pytest
+
+from gateway.core.types import Outcome, Reason
+from gateway.server import engine_failure
+
+KEY = SimpleNamespace(host="h", port=1, ssl=False, is_ssl=False)
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (aiohttp.ClientConnectorError(KEY, OSError(111, "refused")), Reason.ENGINE_UNREACHABLE),
+        (aiohttp.ConnectionTimeoutError(), Reason.ENGINE_UNREACHABLE),
+        (aiohttp.ServerDisconnectedError(), Reason.ENGINE_BROKEN),
+        (aiohttp.ClientPayloadError(), Reason.ENGINE_BROKEN),
+        (aiohttp.ClientOSError(104, "reset"), Reason.ENGINE_BROKEN),
+        (ConnectionResetError(), Reason.ENGINE_BROKEN),
+    ],
+)
+def test_each_error_has_one_reason(error, reason):
+    failure = engine_failure.of(error)
+    assert failure.reason is reason
+    assert failure.outcome is Outcome.ENGINE_ERROR
+
+
+def test_a_limit_that_ran_out_is_named_and_is_an_outcome_of_its_own():
+    failure = engine_failure.timed_out("idle_s", 60)
+    assert (failure.reason, failure.outcome) == (Reason.ENGINE_TIMEOUT, Outcome.TIMED_OUT)
+    assert "idle_s" in failure.refusal.message
+    assert failure.refusal.limit == 60
+
+
+@pytest.mark.parametrize(
+    ("error", "lost"),
+    [
+        (aiohttp.ServerDisconnectedError(), True),
+        (aiohttp.ClientOSError(104, "reset"), True),
+        (aiohttp.ClientConnectorError(KEY, OSError(111, "refused")), False),
+        (aiohttp.ConnectionTimeoutError(), False),
+        (aiohttp.ClientPayloadError(), False),
+    ],
+)
+def test_only_a_lost_connection_may_have_been_a_stale_one(error, lost):
+    assert engine_failure.is_no_answer(error) is lost
