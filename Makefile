@@ -20,7 +20,7 @@ help:
 	@echo 'make run           set up, and serve on 127.0.0.1:8080 (ops on 127.0.0.1:9090) in front of ENGINE_URL=http://host:port,'
 	@echo '                   or of a real vLLM on this CPU, installed at the first run'
 	@echo 'make test          set up, and run every check and every test, those on the real vLLM too'
-	@echo 'make check         the quick gate: format, lint, types, layering, unit tests'
+	@echo 'make check         the quick gate: format, lint, types, layering, unit and property tests'
 	@echo 'make engine        install vLLM for CPU (about 2.5 GB, kept in ENGINE_HOME or the user'\''s cache) and start it'
 	@echo '                   with a tiny model on ENGINE_PORT=8000; ENGINE_FLAGS="--max-num-seqs 64 ..." are vLLM'\''s own'
 	@echo 'make engine-stop   stop it'
@@ -35,7 +35,7 @@ test: static
 	$(BIN)/python -m pytest $(PYTEST_FLAGS)
 
 check: static
-	$(BIN)/python -m pytest $(PYTEST_FLAGS) tests/unit tests/tidy
+	$(BIN)/python -m pytest $(PYTEST_FLAGS) tests/unit tests/property tests/tidy
 
 static: $(READY)
 	$(BIN)/ruff format --check .

@@ -36,7 +36,7 @@ class _ClassLines:
         flow = self.flows.get(tenant)
         if flow is None:
             start_tag = max(self.virtual_time, self.idle_finish_tags.pop(tenant, 0.0))
-            flow = self.flows[tenant] = Flow(self.plan.name, tenant, start_tag)
+            flow = self.flows[tenant] = Flow(tenant, start_tag)
         return flow
 
     def forget(self, flow: Flow) -> None:

@@ -51,10 +51,9 @@ class Line:
 class Flow(Line):
     """The line of one (service class, tenant) in one lane, and the start tag of its head (fair queueing, in cost)."""
 
-    __slots__ = ("service_class", "start_tag", "tenant")
+    __slots__ = ("start_tag", "tenant")
 
-    def __init__(self, service_class: str, tenant: str, start_tag: float) -> None:
+    def __init__(self, tenant: str, start_tag: float) -> None:
         super().__init__()
-        self.service_class = service_class
         self.tenant = tenant
         self.start_tag = start_tag

@@ -14,7 +14,7 @@ from gateway.core.plan import ClassPlan, OrderKind
 
 
 class Order(Protocol):
-    """Keys of one order must compare with each other; equal keys fall back to who came first."""
+    """Keys of one order must compare with each other; flows of equal keys go in the order they were filed."""
 
     def flow_key(self, flow: Flow) -> Any:
         """Order the tenants of one service class; `flow` is not empty."""

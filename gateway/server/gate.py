@@ -86,9 +86,6 @@ class Gate:
         self._placements: dict[int, asyncio.Future[Dispatched | Refused]] = {}
         self._timer: Timer | None = None
         self._timer_at: float | None = None
-        self._held = 0
-        self._idle = asyncio.Event()
-        self._idle.set()
 
     @asynccontextmanager
     async def admit(self, assignment: Assignment) -> AsyncIterator[Lease]:
@@ -96,8 +93,6 @@ class Gate:
         now = self._clock.now()
         ticket, events = self._admission.offer(assignment, now)
         placement = self._placements[ticket.id] = asyncio.get_running_loop().create_future()
-        self._held += 1
-        self._idle.clear()
         outcome = Outcome.CLIENT_GONE
         lease: Lease | None = None
         try:
@@ -114,9 +109,6 @@ class Gate:
             ended = outcome if lease is None or lease.outcome is None else lease.outcome
             now = self._clock.now()
             self._settle(self._admission.finish(ticket, ended, now), now)
-            self._held -= 1
-            if not self._held:
-                self._idle.set()
 
     def first_token(self, ticket: Ticket) -> None:
         now = self._clock.now()
@@ -142,16 +134,8 @@ class Gate:
         now = self._clock.now()
         self._settle(self._admission.drain(now, now + deadline_s), now)
 
-    def undrain(self) -> None:
-        now = self._clock.now()
-        self._settle(self._admission.undrain(now), now)
-
     def snapshot(self) -> Snapshot:
         return self._admission.snapshot()
-
-    async def wait_idle(self) -> None:
-        """Return once nothing waits and nothing runs."""
-        await self._idle.wait()
 
     def _settle(self, events: list[Event], now: float) -> None:
         for event in events:
