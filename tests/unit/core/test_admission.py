@@ -603,3 +603,54 @@ def test_feedback_gives_a_second_long_only_while_shorts_meet_their_objective():
         pool.first_token(short)
         pool.finish(short)
     assert (first.state, second.state) == (TicketState.RUNNING, TicketState.RUNNING)
+
+
+# ── nothing waits for an event that has passed ──
+
+
+def test_an_offer_after_an_unnoticed_deadline_lets_go_whom_the_expired_head_held_up():
+    pool = Pool(slots(2))
+    pool.offer()
+    pool.offer(sequences=2, wait_s_max=1)
+    held_up = pool.offer(wait_s_max=30)
+    pool.now += 5
+    pool.offer()
+    assert held_up.state is TicketState.RUNNING
+
+
+def test_draining_lets_go_whom_a_refused_head_held_up():
+    pool = Pool(slots(2))
+    pool.offer()
+    pool.offer(sequences=2, wait_s_max=30)
+    held_up = pool.offer(wait_s_max=5)
+    pool.admission.drain(pool.now, pool.now + 10)
+    assert held_up.state is TicketState.RUNNING
+
+
+def test_an_engines_refusal_during_a_drain_ends_whom_the_drain_would_cut():
+    pool = Pool()
+    ticket = pool.offer(LONG)
+    pool.admission.drain(pool.now, pool.now + 10)
+    pool.events = pool.admission.requeue(ticket, pool.now, 0.25)
+    assert refusal(pool).refusal.reason is Reason.DRAINING
+
+
+def test_missed_service_at_a_running_bound_is_not_paid_back_in_one_go():
+    held = a_class("held", weight=1, tenant=TenantBounds(running_max=1), wait_s_max=(900, 900))
+    free = a_class("free", rank=1, weight=1, wait_s_max=(900, 900))
+    pool = Pool(slots(4, order=OrderKind.WEIGHTED_FAIR, classes=[held, free]))
+    first = pool.offer(service_class="held")
+    for _ in range(20):
+        pool.offer(service_class="held")
+    running = [pool.offer(service_class="free") for _ in range(3)]
+    for _ in range(40):
+        pool.offer(service_class="free")
+    for _ in range(20):
+        running += pool.finish(running.pop(0))
+    turns = []
+    running.append(first)
+    while len(turns) < 12:
+        gone = pool.finish(running.pop())
+        running += gone
+        turns += [ticket.assignment.service_class for ticket in gone]
+    assert turns.count("held") <= 7, "half of the turns from here on, not all of them"
