@@ -46,7 +46,7 @@ def main() -> int:
 
 def _with_own_engine() -> int:
     home = homes.find()
-    port = int(os.environ.get("ENGINE_PORT") or launch.DEFAULT_PORT)
+    port = _engine_port()
     stated_flags = os.environ.get("ENGINE_FLAGS", "")
     flags = EngineFlags.parse(shlex.split(stated_flags))
     install.ensure(home)
@@ -76,6 +76,13 @@ def _with_own_engine() -> int:
             print("run: the engine was there before and stays: `make engine-stop` ends it", file=sys.stderr)
         else:
             launch.stop(engine.name, home=home)
+
+
+def _engine_port() -> int:
+    stated = os.environ.get("ENGINE_PORT") or str(launch.DEFAULT_PORT)
+    if not (stated.isascii() and stated.isdigit() and 0 < int(stated) < 65536):
+        raise EngineError(f"ENGINE_PORT={stated} is no port: give a number from 1 to 65535")
+    return int(stated)
 
 
 def _given(url: str) -> Upstream:

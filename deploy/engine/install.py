@@ -20,13 +20,12 @@ from deploy.engine.locking import locked
 from deploy.engine.words import say, tail
 
 OWNERSHIP_MARK = "made-by-vllm-admission-gateway"
-DISK_BYTES_FREE_MIN = (
-    4 * 1024**3
-)  # what the CPU build and pip's work files take; the CUDA build takes about thrice that
+# What the CPU build and pip's work files take; the CUDA build takes 4 GB more.
+DISK_BYTES_FREE_MIN = 4 * 1024**3
 LOG_LINES_SHOWN = 25
 
 CUDA_NOTE = """\
-note: pip found PyTorch's CUDA build, about 5 GB larger than the CPU build. It works all the same.
+note: pip found PyTorch's CUDA build, about 4 GB larger than the CPU build. It works all the same.
 note: to get the small one, let pip see PyTorch's CPU wheels, by `pip config set global.extra-index-url ADDRESS`
 note: (the CPU index that PyTorch's install page names) or, for a folder of wheels, `pip config set global.find-links
 note: FOLDER`; then remove {root} and run this again."""

@@ -24,7 +24,7 @@ from deploy.engine.words import say, tail
 
 HOST = "127.0.0.1"
 DEFAULT_NAME, DEFAULT_PORT = "default", 8000
-READY_S_MAX = 600.0  # about 50 s on two idle cores; four times that on busy ones
+READY_S_MAX = 900.0  # about a minute on two idle cores, many on busy ones
 STOP_S_MAX = 15.0
 POLL_S = 0.25
 KV_GIB = 2

@@ -60,9 +60,11 @@ def test_unit_and_property_tests_never_sleep():
 
 
 def test_links_between_the_documents_lead_somewhere():
-    broken = []
-    for path in (path for path in TRACKED if path.suffix == ".md"):
-        for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", path.read_text()):
-            if not (path.parent / target).exists():
-                broken.append((name(path), target))
+    broken = [
+        (name(path), target)
+        for path in TRACKED
+        if path.suffix == ".md"
+        for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", path.read_text())
+        if not (path.parent / target).exists()
+    ]
     assert broken == []
