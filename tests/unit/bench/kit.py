@@ -50,7 +50,7 @@ def a_tokenizer(folder: Path, *, template: str | None = TEMPLATE) -> Path:
 
 
 def seeded(seed: int) -> random.Random:
-    return random.Random(seed)  # noqa: S311  a seeded generator, no secret
+    return random.Random(seed)
 
 
 def a_record(**changes: Any) -> RequestRecord:
