@@ -1,6 +1,7 @@
 """`gateway check`: is the configuration right, what does the plan come to, and what is lost on these engines?
 
-Owns the report and its exit status: 0 also with warnings, 1 where an engine or a tokenizer fails. Starts no server.
+Owns the report and its exit status: 0 also with warnings, 1 where an engine fails; a tokenizer that cannot count is an
+error of the configuration (2). Starts no server.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from gateway.cli import configuration, plan_tables
 from gateway.cli.configuration import Configuration
 from gateway.policy.fit import findings
 from gateway.settings import LocalTokenizer as LocalTokenizerSettings
-from gateway.strict_yaml import ConfigError
 
 if TYPE_CHECKING:
     from gateway.cli.commands import Commands
@@ -64,8 +64,7 @@ def _check_tokenizers(read: Configuration) -> None:
             try:
                 LocalTokenizer.load(pool.tokenizer.path, pool.tokenizer.revision).close()
             except TokenizerUnusable as error:
-                key_path = f"pools.{name}.tokenizer.path"
-                raise ConfigError(str(read.path), key_path, f"{error.path}: {error.problem}", error.fix) from error
+                raise configuration.unusable_tokenizer(read.path, name, error) from error
 
 
 def _reports(read: Configuration) -> Mapping[str, EngineReport]:

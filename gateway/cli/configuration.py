@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gateway import settings as settings_file
 from gateway.core.plan import Plan
@@ -15,6 +16,9 @@ from gateway.identity.keys import KeyEntry, load_keys
 from gateway.policy import source
 from gateway.settings import Settings
 from gateway.strict_yaml import ConfigError, means_a_file
+
+if TYPE_CHECKING:
+    from gateway.counting.model_files import TokenizerUnusable
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,11 @@ def load(options: argparse.Namespace) -> Configuration:
     keys_file = settings.auth.keys_file
     keys = () if keys_file is None else load_keys(keys_file, plan.classes)
     return Configuration(path, settings, plan, keys)
+
+
+def unusable_tokenizer(path: Path, pool: str, error: TokenizerUnusable) -> ConfigError:
+    """Name the setting that led to a tokenizer that cannot count. path: of gateway.yaml."""
+    return ConfigError(str(path), f"pools.{pool}.tokenizer.path", f"{error.path}: {error.problem}", error.fix)
 
 
 def _plan(path: Path, settings: Settings, override: str | None) -> Plan:

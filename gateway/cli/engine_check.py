@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NoReturn
 
 import structlog
@@ -74,13 +74,10 @@ async def _ask(settings: Settings) -> list[EngineReport]:
 
 
 def _report(watch: EngineWatch, settings: Settings) -> EngineReport:
-    load, limits = watch.known.load, watch.target.limits
-    if limits.kv_tokens is None:
-        limits = replace(limits, kv_tokens=load.kv_tokens)
     return EngineReport(
         engine=watch.target.name,
         version=watch.known.version,
-        limits=limits,
+        limits=watch.limits,
         priority=_priority(watch) if watch.health.is_up else None,
         orders_by_priority=_orders_by_priority(watch),
         problems=tuple(_problems(watch, settings)),
@@ -95,8 +92,12 @@ def _orders_by_priority(watch: EngineWatch) -> bool | None:
 
 def _priority(watch: EngineWatch) -> str:
     match watch.target.scheduling, _orders_by_priority(watch):
-        case Scheduling.PROBE, None:
+        case Scheduling.PROBE, None if watch.known.load_at is None:
+            return "not proved: its metrics do not say whether it is idle"
+        case Scheduling.PROBE, None if not watch.known.load.is_idle:
             return "not proved: the engine was not idle"
+        case Scheduling.PROBE, None:
+            return "not proved: no round of the proof fits the model's context"
         case Scheduling.PROBE, proved:
             return "proved" if proved else "not proved, so not used"
         case _, stated:

@@ -35,5 +35,9 @@ def _serve(options: argparse.Namespace) -> int:
     import uvloop
 
     from gateway.server.app import serve
+    from gateway.server.counters import PoolTokenizerUnusable
 
-    return uvloop.run(serve(read.settings, read.plan))
+    try:
+        return uvloop.run(serve(read.settings, read.plan))
+    except PoolTokenizerUnusable as error:
+        raise configuration.unusable_tokenizer(read.path, error.pool, error.cause) from error

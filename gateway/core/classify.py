@@ -58,11 +58,17 @@ def classify(
             observed=stated,
         )
     length_class = plan.length_class(shape.longest_prompt_tokens)
-    room = None if context_tokens is None else context_tokens - shape.longest_prompt_tokens
-    default = room if shape.output_tokens_default is None else shape.output_tokens_default
+    room = None if context_tokens is None else max(0, context_tokens - shape.longest_prompt_tokens)
+    # What an estimate leaves of the context may be less than what the engine finds left.
+    left_max = room if shape.is_exact else context_tokens
+    default = left_max if shape.output_tokens_default is None else shape.output_tokens_default
     is_set = stated is None and cap is not None and (default is None or default > cap)
     bounds = [bound for bound in (room, stated, None if stated is not None else default, cap) if bound is not None]
     reserve = min(bounds, default=0)
+    held_tokens = shape.longest_prompt_tokens + reserve
+    if context_tokens is not None:
+        # An estimate may say more; the engine holds no more.
+        held_tokens = min(held_tokens, context_tokens)
     wait_s_max = class_plan.wait_s_max[length_class]
     return Assignment(
         plan=plan,
@@ -73,7 +79,7 @@ def classify(
         longest_prompt_tokens=shape.longest_prompt_tokens,
         output_tokens_max=reserve,
         sequences=shape.sequences,
-        kv_tokens=(shape.longest_prompt_tokens + reserve) * shape.sequences,
+        kv_tokens=held_tokens * shape.sequences,
         body_bytes=shape.body_bytes,
         wait_s_max=wait_s_max if wait_s_wish is None else min(wait_s_max, wait_s_wish),
         stream=shape.stream,
@@ -82,7 +88,7 @@ def classify(
 
 
 def _over_context(shape: Shape, context_tokens: int, output_param: str) -> Refusal | None:
-    if shape.longest_prompt_tokens >= context_tokens:
+    if shape.is_exact and shape.longest_prompt_tokens >= context_tokens:
         return Refusal(
             Reason.CONTEXT_LENGTH,
             f"This model's context is {context_tokens} tokens; the prompt has {shape.longest_prompt_tokens}, which "

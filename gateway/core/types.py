@@ -94,6 +94,7 @@ class Shape:
     output_tokens_default: what the engine would use where the caller stated nothing; None: all the context left.
     sequences: how many sequences the engine will run (prompts x n).
     body_bytes: bytes of the body that a waiting request keeps in memory.
+    is_exact: whether the prompt's tokens are those that the engine will count, not an estimate of them.
     """
 
     prompt_tokens: int
@@ -103,6 +104,7 @@ class Shape:
     sequences: int
     body_bytes: int
     stream: bool
+    is_exact: bool = True
 
 
 @dataclass(frozen=True, slots=True)

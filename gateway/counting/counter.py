@@ -68,4 +68,5 @@ def shape_of(call: Call, count: Count) -> Shape:
         sequences=call.sequences,
         body_bytes=len(call.body),
         stream=call.stream,
+        is_exact=count.method is not CountingMethod.ESTIMATE,
     )

@@ -2,7 +2,8 @@
 
 Owns what is asked of the engine's /tokenize and how its answers add up. How the question travels is the caller's: it
 gives a coroutine that posts JSON to an engine of the pool. Asks nothing where the body itself states the count, and
-bounds how many questions are open at once, since the engine answers them on threads that serve real requests too.
+bounds how many questions are open at once, since the engine answers them on threads that serve real requests too, and
+how many calls and bytes wait for their turn, and how long.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ PostJson = Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]]
 TOKENIZE_PATH = "/tokenize"
 QUESTIONS_MAX = 8
 CALLS_MAX = 1024
+CALL_BYTES_MAX = 256 * 1024 * 1024
+COUNT_S_MAX = 10.0
 BYTES_PER_TOKEN = 3.0
 TOKENS_PER_MESSAGE = 8
 
@@ -38,32 +41,58 @@ _CHAT_MEMBERS = ("tools", "add_generation_prompt", "continue_final_message", "ad
 
 
 class EngineTokenizer:
-    """A TokenCounter that asks the pool's engine. What `post_json` raises passes through to the caller."""
+    """A TokenCounter that asks the pool's engine. What `post_json` raises passes through to the caller.
+
+    `calls` and `call_bytes` are what is being counted or waits for it now. count_s_max bounds one call's whole count,
+    its turns and all its prompts included: a call that is not counted by then finds the counter overloaded.
+    """
 
     method = CountingMethod.ENGINE
 
-    def __init__(self, post_json: PostJson, *, questions_max: int = QUESTIONS_MAX, calls_max: int = CALLS_MAX) -> None:
+    def __init__(
+        self,
+        post_json: PostJson,
+        *,
+        questions_max: int = QUESTIONS_MAX,
+        calls_max: int = CALLS_MAX,
+        call_bytes_max: int = CALL_BYTES_MAX,
+        count_s_max: float = COUNT_S_MAX,
+    ) -> None:
         self._post_json = post_json
         self._questions = asyncio.Semaphore(questions_max)
         self._calls_max = calls_max
+        self._call_bytes_max = call_bytes_max
+        self._count_s_max = count_s_max
         self.calls = 0
+        self.call_bytes = 0
 
     async def count(self, call: Call, *, context_tokens: int | None = None) -> Count:
         """The engine's count. Raises CountingOverloaded, Uncountable and whatever `post_json` raises."""
         refuse_uncountable(call.members)
-        if self.calls >= self._calls_max:
+        size_bytes = len(call.body)
+        if self.calls >= self._calls_max or self.call_bytes + size_bytes > self._call_bytes_max:
             raise CountingOverloaded
         self.calls += 1
+        self.call_bytes += size_bytes
+        limit = asyncio.timeout(self._count_s_max)
         try:
-            if call.route.form is PromptForm.CHAT:
-                declared = declared_media_tokens(call.members)
-                counts = [await self._ask(_chat_question(call, without_media=declared > 0)) + declared]
-            else:
-                declared = 0
-                counts = [await self._count_prompt(call, prompt) for prompt in completion_prompts(call.members)]
+            async with limit:
+                counts, method = await self._counts(call)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise CountingOverloaded from None
         finally:
             self.calls -= 1
-        return _total(counts, call, context_tokens, CountingMethod.ESTIMATE if declared else self.method)
+            self.call_bytes -= size_bytes
+        return _total(counts, call, context_tokens, method)
+
+    async def _counts(self, call: Call) -> tuple[list[int], CountingMethod]:
+        if call.route.form is not PromptForm.CHAT:
+            return [await self._count_prompt(call, prompt) for prompt in completion_prompts(call.members)], self.method
+        declared = declared_media_tokens(call.members)
+        count = await self._ask(_chat_question(call, without_media=declared > 0))
+        return [count + declared], CountingMethod.ESTIMATE if declared else self.method
 
     async def _count_prompt(self, call: Call, prompt: str | list[int]) -> int:
         if not isinstance(prompt, str):

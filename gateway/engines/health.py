@@ -1,8 +1,10 @@
 """Whether an engine gets requests: judged from what happens to real ones, without a clock and without I/O.
 
 A refused connection counts at once. Silence counts when it comes `SILENT_MAX` times in a row with nothing answered in
-between, because one slow answer is no dead engine. An engine's own 429 or 503 is an answer. What brings an engine
-back is a question of the right depth: one that went silent must generate again, not only serve /v1/models.
+between, because one slow answer is no dead engine. An engine's own 429 or 503 is an answer. A 5xx in place of a first
+token counts when it comes `FAILED_MAX` times in a row with no token generated in between: one request can be the cause
+of one, but an engine whose core has died answers nothing else. What brings an engine back is a question of the right
+depth: one that went silent or failed must generate again, not only serve /v1/models.
 """
 
 from __future__ import annotations
@@ -10,15 +12,19 @@ from __future__ import annotations
 from enum import StrEnum
 
 SILENT_MAX = 3
+FAILED_MAX = 3
 
 
 class State(StrEnum):
-    """NEW: never answered. UP: gets requests. REFUSING, SILENT: down, and why. CLOSED: it does not take our key."""
+    """NEW: has not answered since it started. UP: gets requests. REFUSING, SILENT, FAILING: down, and why. CLOSED: it
+    does not take our key.
+    """
 
     NEW = "new"
     UP = "up"
     REFUSING = "refusing"
     SILENT = "silent"
+    FAILING = "failing"
     CLOSED = "closed"
 
 
@@ -28,14 +34,24 @@ class Health:
     def __init__(self) -> None:
         self.state = State.NEW
         self._silent_in_a_row = 0
+        self._failed_in_a_row = 0
 
     @property
     def is_up(self) -> bool:
         return self.state is State.UP
 
+    @property
+    def must_generate(self) -> bool:
+        """Whether only a generated token brings the engine back."""
+        return self.state in (State.SILENT, State.FAILING)
+
     def answered(self) -> None:
         """A byte came back for a real request."""
         self._silent_in_a_row = 0
+
+    def generated(self) -> None:
+        """A real request got its first token."""
+        self._silent_in_a_row = self._failed_in_a_row = 0
 
     def refused(self) -> None:
         """A connection was refused, for a real request or a question of the gateway's own."""
@@ -48,10 +64,20 @@ class Health:
         if self.is_up and self._silent_in_a_row >= SILENT_MAX:
             self.state = State.SILENT
 
+    def failed(self) -> None:
+        """A real request got an engine error (5xx, but no 503) in place of its first token."""
+        self._failed_in_a_row += 1
+        if self.is_up and self._failed_in_a_row >= FAILED_MAX:
+            self.state = State.FAILING
+
+    def restarted(self) -> None:
+        """The engine is another process than before: nothing that was known of it holds."""
+        self.state = State.NEW
+
     def key_refused(self) -> None:
         self.state = State.CLOSED
 
     def recovered(self) -> None:
         """The engine has answered the question that its state asked for."""
         self.state = State.UP
-        self._silent_in_a_row = 0
+        self._silent_in_a_row = self._failed_in_a_row = 0

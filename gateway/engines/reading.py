@@ -7,6 +7,7 @@ served all the same.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,9 @@ from typing import Any
 
 _SAMPLE = re.compile(rb"^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (\S+)", re.MULTILINE)
 _LABEL = re.compile(rb'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"')
-_VERSION = re.compile(r"(\d+)\.(\d+)")
+_VERSION = re.compile(r"(\d{1,9})\.(\d{1,9})", re.ASCII)
+_COUNT = re.compile(rb"\d{1,15}")
+CONTEXT_TOKENS_MAX = 1 << 40  # what states more is no context length
 _HEADER_PRIORITY_SINCE = (0, 32)  # X-Vllm-Priority is read by this release; older ones read the body alone
 _WANTED = {
     b"vllm:num_requests_running": "running",
@@ -23,9 +26,10 @@ _WANTED = {
     b"vllm:num_preemptions_total": "preemptions",
     b"process_start_time_seconds": "started_at",
 }
+_CACHE_CONFIG = b"vllm:cache_config_info"
 # Any character after /metrics leads to the filtered form, a tenth of the work for the engine. With several API
 # servers it is empty, and the whole page must be read.
-FILTERED_METRICS_PATH = "/metrics/?" + "&".join(f"name[]={name.decode()}" for name in _WANTED)
+FILTERED_METRICS_PATH = "/metrics/?" + "&".join(f"name[]={name.decode()}" for name in (*_WANTED, _CACHE_CONFIG))
 METRICS_PATH = "/metrics"
 
 
@@ -51,7 +55,7 @@ def load(page: bytes) -> Load | None:
     sums: dict[str, float] = {}
     cache: Mapping[bytes, bytes] = {}
     for name, labels, text in _SAMPLE.findall(page):
-        if name == b"vllm:cache_config_info":
+        if name == _CACHE_CONFIG:
             cache = dict(_LABEL.findall(labels))
         if (field := _WANTED.get(name)) is None or (value := _float(text)) is None:
             continue
@@ -83,9 +87,10 @@ def context_tokens(cards: Sequence[Mapping[str, Any]], model: str) -> int | None
     by_id = {card["id"]: card for card in cards}
     card = by_id.get(model)
     if card is not None and card.get("max_model_len") is None:
-        card = by_id.get(str(card.get("parent")), card)
+        parent = card.get("parent")
+        card = by_id.get(parent, card) if isinstance(parent, str) else card
     length = None if card is None else card.get("max_model_len")
-    return length if isinstance(length, int) and length > 0 else None
+    return length if type(length) is int and 0 < length <= CONTEXT_TOKENS_MAX else None
 
 
 def version(body: bytes) -> str | None:
@@ -103,16 +108,17 @@ def reads_priority_header(engine_version: str | None) -> bool:
 def _json(body: bytes) -> Any:
     try:
         return json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
 
 
 def _float(text: bytes) -> float | None:
     try:
-        return float(text)
+        value = float(text)
     except ValueError:
         return None
+    return value if math.isfinite(value) else None
 
 
 def _count(text: bytes | None) -> int | None:
-    return int(text) if text is not None and text.isdigit() else None
+    return int(text) if text is not None and _COUNT.fullmatch(text) else None

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import structlog
 
+from gateway.core.types import EngineLimits
 from gateway.engines import proof, reading
 from gateway.engines.health import Health, State
 from gateway.engines.reading import Load
@@ -25,17 +26,23 @@ QUESTION_S_MAX = 5.0
 GENERATION_S_MAX = 30.0
 CARDS_INTERVAL_S = 30.0
 PROOF_ATTEMPTS_MAX = 3
+CRASH_PAUSE_S = 5.0
 
 
 @dataclass(slots=True)
 class Known:
-    """The last that an engine said. Times: seconds since the epoch. proofs_tried counts since its last start."""
+    """The last that an engine said. Times: seconds since the epoch. proofs_tried counts since its last start.
+
+    started_at: the last start that it told of, None where it never told; start_told_at: when it did last.
+    """
 
     version: str | None = None
     cards: tuple[Mapping[str, Any], ...] = ()
     cards_at: float = float("-inf")
     load: Load = field(default_factory=Load)
     load_at: float | None = None
+    started_at: float | None = None
+    start_told_at: float = float("-inf")
     restarts: int = 0
     priority_proved: bool = False
     proofs_tried: int = 0
@@ -46,7 +53,12 @@ class EngineWatch:
     """Watches one engine. changed: called after every change of health or of what is known."""
 
     def __init__(
-        self, target: Target, http: EngineHttp, now: Callable[[], float], changed: Callable[[EngineWatch], None]
+        self,
+        target: Target,
+        http: EngineHttp,
+        now: Callable[[], float],
+        changed: Callable[[EngineWatch], None],
+        pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
         self.target = target
         self.known = Known()
@@ -54,7 +66,18 @@ class EngineWatch:
         self._http = http
         self._now = now
         self._changed = changed
+        self._pause = pause
         self._log = structlog.get_logger().bind(engine=target.name)
+
+    @property
+    def limits(self) -> EngineLimits:
+        """The limits in force: as stated, and where the KV cache's size is not stated, as the engine says."""
+        stated, said = self.target.limits, self.known.load
+        return replace(
+            stated,
+            kv_tokens=said.kv_tokens if stated.kv_tokens is None else stated.kv_tokens,
+            kv_block_tokens=said.kv_block_tokens or stated.kv_block_tokens,
+        )
 
     @property
     def priority_effective(self) -> bool:
@@ -72,6 +95,12 @@ class EngineWatch:
     def answered(self) -> None:
         self.health.answered()
 
+    def generated(self) -> None:
+        self.health.generated()
+
+    def failed(self) -> None:
+        self._move(self.health.failed)
+
     def refused(self) -> None:
         self._move(self.health.refused)
 
@@ -81,10 +110,15 @@ class EngineWatch:
     # ── the watch itself ──
 
     async def run(self) -> None:
-        """Look again and again until cancelled."""
+        """Look again and again until cancelled; a look that crashes is told of and does not end the watch."""
         while True:
-            await self.look()
-            await asyncio.sleep(LOOK_INTERVAL_S)
+            pause_s = LOOK_INTERVAL_S
+            try:
+                await self.look()
+            except Exception:  # noqa: BLE001 - told of, and the next look may fare better
+                self._log.exception("watch_crashed", again_in_s=CRASH_PAUSE_S)
+                pause_s = CRASH_PAUSE_S
+            await self._pause(pause_s)
 
     async def look(self) -> None:
         """Look once: read an engine that is up, try to bring back one that is not."""
@@ -94,37 +128,42 @@ class EngineWatch:
             else:
                 await self._bring_back()
         except EngineUnreachable:
+            self.known.problem = None
             self.refused()
         except EngineSilent:
             # Slow, not dead: what happens to real requests decides.
             return
 
     async def _bring_back(self) -> None:
+        """Bring the engine into service. Its models decide, and a token where it must generate; nothing else does."""
         if not await self._learn_cards():
             return
-        if self.health.state is State.SILENT and not await self._complete(self._one_token(), None):
+        if self.health.must_generate and not await self._complete(self._one_token(), None):
+            self._complain("it lists its models, but generates nothing")
             return
         await self._learn_version()
+        asked_at = self._now()
         await self._read_load()
+        if self.health.state is State.REFUSING and self.known.start_told_at < asked_at:
+            # It may be another process, and does not say.
+            self._forget_proof()
         await self._try_proof()
         self.known.problem = None
         self._move(self.health.recovered)
 
     async def _keep_up_to_date(self) -> None:
-        started_at = self.known.load.started_at
-        await self._read_load()
-        if started_at is not None and self.known.load.started_at not in (None, started_at):
-            self.known.restarts += 1
-            self.known.priority_proved, self.known.proofs_tried = False, 0
-            self._log.warning("engine_restarted")
+        if await self._read_load():
+            if self.target.scheduling is Scheduling.PROBE:
+                # It is held out of service for its new proof: no caller waits behind the proof's prompts.
+                self._move(self.health.restarted)
+                await self._bring_back()
+                return
             await self._learn_version()
-            await self._learn_cards()
-            self._changed(self)
-        elif self._now() >= self.known.cards_at + CARDS_INTERVAL_S:
-            await self._learn_cards()
-            self._changed(self)
-        if self.target.scheduling is Scheduling.PROBE and not self.known.priority_proved:
-            await self._try_proof()
+        elif self._now() < self.known.cards_at + CARDS_INTERVAL_S:
+            return
+        if await self._learn_cards():
+            self.known.problem = None
+        self._changed(self)
 
     async def _learn_cards(self) -> bool:
         answer = await self._http.get(self.target, "/v1/models", timeout_s=QUESTION_S_MAX)
@@ -140,35 +179,62 @@ class EngineWatch:
         return True
 
     async def _learn_version(self) -> None:
-        answer = await self._http.get(self.target, "/version", timeout_s=QUESTION_S_MAX)
-        self.known.version = reading.version(answer.body) if answer.status == 200 else None
+        body = await self._said_at("/version")
+        self.known.version = None if body is None else reading.version(body)
 
-    async def _read_load(self) -> None:
+    async def _read_load(self) -> bool:
+        """Read the metrics, if they come; True where they tell of a restart since the last that did."""
         for path in (reading.FILTERED_METRICS_PATH, reading.METRICS_PATH):
-            answer = await self._http.get(self.target, path, timeout_s=QUESTION_S_MAX)
-            load = reading.load(answer.body) if answer.status == 200 else None
+            body = await self._said_at(path)
+            load = None if body is None else reading.load(body)
             if load is not None:
                 self.known.load, self.known.load_at = load, self._now()
-                return
+                return self._note_start(load.started_at)
+        return False
+
+    def _note_start(self, started_at: float | None) -> bool:
+        if started_at is None:
+            return False
+        known_start, self.known.started_at, self.known.start_told_at = self.known.started_at, started_at, self._now()
+        if known_start in (None, started_at):
+            return False
+        self.known.restarts += 1
+        self._forget_proof()
+        self._log.warning("engine_restarted")
+        return True
+
+    def _forget_proof(self) -> None:
+        self.known.priority_proved, self.known.proofs_tried = False, 0
+
+    async def _said_at(self, path: str) -> bytes | None:
+        """Ask what is good to know and decides nothing: None where no answer comes, or none of use."""
+        try:
+            answer = await self._http.get(self.target, path, timeout_s=QUESTION_S_MAX)
+        except EngineSilent:
+            return None
+        return answer.body if answer.status == 200 else None
 
     async def _try_proof(self) -> None:
-        if self.target.scheduling is not Scheduling.PROBE or self.known.priority_proved:
+        """Prove the engine's order, while it gets no requests from here and is idle."""
+        if self.target.scheduling is not Scheduling.PROBE or self.known.priority_proved or not self.known.cards:
             return
-        if self.known.proofs_tried >= PROOF_ATTEMPTS_MAX or not self.known.load.is_idle or not self.known.cards:
+        if not self.known.load.is_idle:
+            self._log.warning("priority_not_probed", why="not known to be idle while it came into service")
             return
-        self.known.proofs_tried += 1
         model = self.known.cards[0]["id"]
-        load = proof.plan_load(self.target.limits, reading.context_tokens(self.known.cards, model))
+        load = proof.plan_load(self.limits, reading.context_tokens(self.known.cards, model))
         if load is None:
             self._log.warning("priority_not_probed", why="no round fits the model's context")
             return
-        try:
-            proved = await proof.obeys_priority(self._complete, load, model, os.urandom(16), asyncio.sleep)
-        except TimeoutError:
-            proved = False
-        self.known.priority_proved = proved
-        self._log.info("priority_probed", proved=proved, attempt=self.known.proofs_tried)
-        self._changed(self)
+        while not self.known.priority_proved and self.known.proofs_tried < PROOF_ATTEMPTS_MAX:
+            self.known.proofs_tried += 1
+            try:
+                proved = await proof.obeys_priority(self._complete, load, model, os.urandom(16), asyncio.sleep)
+            except TimeoutError:
+                self._log.warning("priority_not_probed", why="a round took too long")
+                return
+            self.known.priority_proved = proved
+            self._log.info("priority_probed", proved=proved, attempt=self.known.proofs_tried)
 
     async def _complete(self, body: dict[str, Any], priority: int | None) -> bool:
         headers = {}

@@ -6,9 +6,12 @@ Owns their making and closing, and the way of a question to a pool's engine. Cou
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from collections.abc import Mapping
 from typing import Any, assert_never
+
+import structlog
 
 from gateway.core.types import Reason, Refusal
 from gateway.counting.counter import TokenCounter
@@ -21,9 +24,20 @@ from gateway.server.refusing import Refusing
 from gateway.settings import EngineTokenizer as EngineTokenizerSettings
 from gateway.settings import EstimateTokenizer, Pool, Settings
 from gateway.settings import LocalTokenizer as LocalTokenizerSettings
-from gateway.strict_yaml import ConfigError
 
-QUESTION_S_MAX = 10.0
+QUESTION_S_MAX = 5.0  # below a whole count's limit, so that one engine's silence is told from a crowd before it
+_PROMPT_REFUSED = frozenset({400, 422})
+_KEY_REFUSED = frozenset({401, 403})
+_NO_ROOM = frozenset({429, 503})
+
+
+class PoolTokenizerUnusable(Exception):  # noqa: N818 - a state of the operator's files
+    """A pool's own tokenizer cannot count. `cause` says why."""
+
+    def __init__(self, pool: str, cause: TokenizerUnusable) -> None:
+        super().__init__(f"pool {pool}: {cause}")
+        self.pool = pool
+        self.cause = cause
 
 
 class Counters:
@@ -34,10 +48,12 @@ class Counters:
         self._watches = watches
         self._http = http
         self._local: list[LocalTokenizer] = []
+        self._turns = itertools.count()
+        self._status_told: dict[str, int] = {}
         self.by_pool: dict[str, TokenCounter] = {}
 
     async def load(self) -> None:
-        """Make the counters; files are read off the loop. Raises ConfigError."""
+        """Make the counters; files are read off the loop. Raises PoolTokenizerUnusable."""
         for name, pool in self._settings.pools.items():
             self.by_pool[name] = await self._make(name, pool)
 
@@ -51,8 +67,7 @@ class Counters:
                 try:
                     counter = await asyncio.to_thread(LocalTokenizer.load, path, revision)
                 except TokenizerUnusable as error:
-                    where = f"pools.{name}.tokenizer.path"
-                    raise ConfigError(str(error.path), where, error.problem, error.fix) from error
+                    raise PoolTokenizerUnusable(name, error) from error
                 self._local.append(counter)
                 return counter
             case EngineTokenizerSettings():
@@ -71,31 +86,51 @@ class Counters:
                 watch.refused()
                 raise Refusing(_no_count()) from None
             except EngineSilent:
+                watch.silent()
                 raise Refusing(_no_count()) from None
-            if 400 <= answer.status < 500:
+            if answer.status in _PROMPT_REFUSED:
                 message = "The engine cannot read this prompt."
                 raise Refusing(Refusal(Reason.BAD_REQUEST, message, code="invalid_prompt"))
-            value = _object(answer.body)
-            if answer.status != 200 or value is None:
+            if answer.status in _NO_ROOM:
+                raise Refusing(_no_room())
+            self._tell(watch.target.name, answer.status)
+            value = _object(answer.body) if answer.status == 200 else None
+            if value is None:
                 raise Refusing(_no_count())
             return value
 
         return ask
 
     def _engine_of(self, pool: str) -> EngineWatch:
-        for watch in self._watches.values():
-            if watch.target.pool == pool and watch.health.is_up:
-                return watch
-        raise Refusing(_no_count())
+        """Choose among the pool's engines that are up, each in its turn."""
+        up = [watch for watch in self._watches.values() if watch.target.pool == pool and watch.health.is_up]
+        if not up:
+            raise Refusing(_no_count())
+        return up[next(self._turns) % len(up)]
+
+    def _tell(self, engine: str, status: int) -> None:
+        """Log what stands in the way of counting, once for as long as it stays the same."""
+        if self._status_told.get(engine, 200) == status:
+            return
+        self._status_told[engine] = status
+        if status != 200:
+            problem = (
+                "it refuses the gateway's key: check api_key_env" if status in _KEY_REFUSED else "it gives no count"
+            )
+            structlog.get_logger().error("engine_does_not_count", engine=engine, status=status, problem=problem)
 
 
 def _no_count() -> Refusal:
     return Refusal(Reason.NO_ENGINE, "No engine can serve this model now; the prompt could not be counted.")
 
 
+def _no_room() -> Refusal:
+    return Refusal(Reason.OVERLOADED, "The engine has no room to count this prompt now.")
+
+
 def _object(body: bytes) -> dict[str, Any] | None:
     try:
         value = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 from aiohttp import web
 
 from gateway.server.rooms import Rooms
-from gateway.server.state import pools_not_ready, state
+from gateway.server.state import is_ready, pools_not_ready, state
 
 METRICS_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -35,9 +35,9 @@ class Ops:
         return web.json_response({"alive": True})
 
     async def _readyz(self, _request: web.Request) -> web.Response:
-        ending, missing = self._rooms.ending, pools_not_ready(self._rooms)
-        ready = ending.is_serving and not missing
-        body = {"ready": ready, "stage": ending.stage.value, "pools_without_engine": missing}
+        rooms = self._rooms
+        ready = is_ready(rooms)
+        body = {"ready": ready, "stage": rooms.ending.stage.value, "pools_without_engine": pools_not_ready(rooms)}
         return web.json_response(body, status=200 if ready else 503)
 
     async def _state(self, _request: web.Request) -> web.Response:

@@ -35,6 +35,11 @@ def pools_not_ready(rooms: Rooms) -> list[str]:
     return [pool.name for pool in rooms.pools if not any(rooms.watches[t.name].health.is_up for t in pool.targets)]
 
 
+def is_ready(rooms: Rooms) -> bool:
+    """Whether requests are served for some pool: one that has lost its engines does not take the others along."""
+    return rooms.ending.is_serving and len(pools_not_ready(rooms)) < len(rooms.gates)
+
+
 def state(rooms: Rooms) -> dict[str, Any]:
     """Return the whole state. Times are seconds, ages as of now."""
     now = rooms.clock.now()
@@ -42,7 +47,7 @@ def state(rooms: Rooms) -> dict[str, Any]:
         "version": RELEASE,
         "now": now,
         "stage": rooms.ending.stage.value,
-        "ready": rooms.ending.is_serving and not pools_not_ready(rooms),
+        "ready": is_ready(rooms),
         "serving": len(rooms.ending),
         "policy": {"name": rooms.plan.name, "sha256": rooms.plan.sha256},
         "pools": {name: _pool(rooms, gate.snapshot(), now) for name, gate in rooms.gates.items()},

@@ -7,8 +7,8 @@ into the gate, its cards into the pools. Starts nothing and listens nowhere.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from gateway.core.admission import Admission
 from gateway.core.plan import Plan
@@ -67,7 +67,7 @@ def gates(all_pools: Pools, plan: Plan, clock: LoopClock, observer: Observer) ->
     """Make one gate for each pool; its engines are down until they have answered."""
     made = {}
     for pool in all_pools:
-        specs = [EngineSpec(target.name, target.limits) for target in pool.targets]
+        specs = specs_of(pool)
         admission = Admission(plan, specs, seed=secrets.randbits(_JITTER_BITS))
         gate = made[pool.name] = Gate(admission, clock, observer.core_event)
         for spec in specs:
@@ -75,29 +75,31 @@ def gates(all_pools: Pools, plan: Plan, clock: LoopClock, observer: Observer) ->
     return made
 
 
+def specs_of(pool: Pool) -> list[EngineSpec]:
+    """Return a pool's engines as they are stated, before any has answered."""
+    return [EngineSpec(target.name, target.limits) for target in pool.targets]
+
+
 @dataclass(slots=True)
 class EngineNews:
-    """Carries what the watches learn to pools and gates."""
+    """Carries what the watches learn to pools and gates. specs: what the gates were last told."""
 
     pools: Pools
     gates: Mapping[str, Gate]
-    plan: Plan
+    plan_in_force: Callable[[], Plan]
     watches: dict[str, EngineWatch]
     specs: dict[str, EngineSpec]
 
     def changed(self, watch: EngineWatch) -> None:
         """Take in one engine's news: its models, its KV cache's size, whether it gets requests."""
-        target, load = watch.target, watch.known.load
+        target, limits = watch.target, watch.limits
         self.pools.learn(target, watch.known.cards)
         gate = self.gates[target.pool]
-        limits = target.limits
-        if limits.kv_tokens is None and load.kv_tokens is not None:
-            limits = replace(limits, kv_tokens=load.kv_tokens)
-        if load.kv_block_tokens is not None:
-            limits = replace(limits, kv_block_tokens=load.kv_block_tokens)
         if self.specs[target.name].limits != limits:
             self.specs[target.name] = EngineSpec(target.name, limits)
-            gate.reconfigure(self.plan, [spec for spec in self.specs.values() if self._is_in(spec, target.pool)])
+            gate.reconfigure(
+                self.plan_in_force(), [spec for spec in self.specs.values() if self._is_in(spec, target.pool)]
+            )
         gate.set_up(target.name, up=watch.health.is_up)
 
     def _is_in(self, spec: EngineSpec, pool: str) -> bool:
@@ -105,12 +107,16 @@ class EngineNews:
 
 
 def engine_news(
-    all_pools: Pools, all_gates: Mapping[str, Gate], plan: Plan, http: EngineHttp, clock: LoopClock
+    all_pools: Pools,
+    all_gates: Mapping[str, Gate],
+    plan_in_force: Callable[[], Plan],
+    http: EngineHttp,
+    clock: LoopClock,
 ) -> EngineNews:
     """Make one watch for each engine."""
-    news = EngineNews(all_pools, all_gates, plan, {}, {})
+    news = EngineNews(all_pools, all_gates, plan_in_force, {}, {})
     for pool in all_pools:
         for target in pool.targets:
             news.watches[target.name] = EngineWatch(target, http, clock.now, news.changed)
-            news.specs[target.name] = EngineSpec(target.name, target.limits)
+        news.specs.update((spec.name, spec) for spec in specs_of(pool))
     return news

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from gateway.strict_yaml import problem
+from gateway.wire.requests import OPERATOR_MEMBERS
 
 SECONDS_MAX = 86_400.0
 BYTES_MAX = 1 << 40
@@ -43,6 +44,21 @@ def _checked_model(name: str) -> str:
 
 
 ModelName = Annotated[str, AfterValidator(_checked_model)]
+
+
+# A prompt of tensors has no token count, so nothing could be admitted by it.
+ENGINE_FIELDS = tuple(name for name in OPERATOR_MEMBERS if name != "prompt_embeds")
+
+
+def _checked_engine_field(name: str) -> str:
+    if name not in ENGINE_FIELDS:
+        raise problem(
+            "names a body field that cannot be let through", fix=f"Use names among {', '.join(ENGINE_FIELDS)}"
+        )
+    return name
+
+
+EngineField = Annotated[str, AfterValidator(_checked_engine_field)]
 
 
 def _checked_url(url: str) -> str:

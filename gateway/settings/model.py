@@ -19,6 +19,7 @@ from gateway.settings.fields import (
     AutoCount,
     Bytes,
     Count,
+    EngineField,
     EngineUrl,
     ModelName,
     NotSupported,
@@ -164,9 +165,7 @@ class ServerLimits(Strict):
 class EngineFields(Strict):
     """Engine-internal body fields that callers may set; without this they are refused."""
 
-    allow: frozenset[Literal["kv_transfer_params", "logits_processors", "prompt_embeds", "mm_processor_kwargs"]] = (
-        frozenset()
-    )
+    allow: frozenset[EngineField] = frozenset()
 
 
 class Drain(Strict):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
@@ -203,3 +203,14 @@ def metrics_text(values: Mapping[str, float]) -> bytes:
         f"process_start_time_seconds {values['started']}",
     ]
     return ("\n".join(lines) + "\n").encode()
+
+
+def metrics_of(page: bytes, names: Collection[str]) -> bytes:
+    """Keep the samples of these names alone, as `/metrics/?name[]=…` does; `/metrics?name[]=…` keeps all."""
+    kept = [line for line in page.decode().splitlines() if _family(line) in names]
+    return "".join(f"{line}\n" for line in kept).encode()
+
+
+def _family(line: str) -> str:
+    words = line.split(" ")
+    return words[2] if words[0] == "#" else words[0].partition("{")[0]

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import parse_qs
 
 from gateway.testing import answers
 
@@ -185,14 +186,19 @@ class ScriptedEngine:
     def _script_for(self, request: SeenRequest) -> Script:
         if request.method == "POST":
             return self.scripts.popleft() if self.scripts else self.script
-        path = request.path.partition("?")[0].rstrip("/")
+        written, _, query = request.path.partition("?")
+        path = written.rstrip("/")
         if path in self.gets:
             return self.gets[path]
+        metrics = answers.metrics_text(self.metrics)
+        names = parse_qs(query).get("name[]", ())
+        if written != path and names:
+            metrics = answers.metrics_of(metrics, names)
         own = {
             "/v1/models": answers.json_answer({"object": "list", "data": self.models}),
             "/version": answers.json_answer({"version": "0.32.0"}),
             "/health": answers.plain(200, b""),
-            "/metrics": answers.plain(200, answers.metrics_text(self.metrics), "text/plain; version=1.0.0"),
+            "/metrics": answers.plain(200, metrics, "text/plain; version=1.0.0"),
         }
         return own.get(path, answers.json_answer({"detail": "Not Found"}, status=404))
 

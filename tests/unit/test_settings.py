@@ -9,6 +9,7 @@ from gateway import settings as settings_file
 from gateway.core.types import EngineLimits
 from gateway.settings import EngineTokenizer, EstimateTokenizer, LocalTokenizer, Ops, Settings
 from gateway.strict_yaml import ConfigError
+from gateway.wire.requests import OPERATOR_MEMBERS
 
 MINIMAL = """
 auth: {anonymous: {service_class: batch, tenant: anyone}}
@@ -216,6 +217,7 @@ def test_a_zero_that_would_close_everything_is_refused(folder: Path, path: str, 
         ([("ops.port", 8080)], "ops.port: is the port of listen too"),
         ([("limits.inflated_bytes_max", 1000)], "limits.inflated_bytes_max: is below limits.body_bytes_max"),
         ([("engine_fields.allow", ["priority"])], "engine_fields.allow"),
+        ([("engine_fields.allow", ["prompt_embeds"])], "engine_fields.allow"),
         ([("listen.port", 70000)], "listen.port: must be at most 65535, not 70000"),
         ([("listen.port", "8080")], "listen.port: should be a whole number, not text"),
         ([("drain.settle_s", -1)], "drain.settle_s: must be at least 0, not -1"),
@@ -268,3 +270,9 @@ def test_an_unknown_key_is_refused_in_every_section(folder: Path, place: str) ->
     refusal = refusal_of(folder, changed(FULL, (f"{place}.unheard_of" if place else "unheard_of", 1)))
     assert refusal.key_path == f"{place}.unheard_of".lstrip(".").replace(".0.", "[0].")
     assert refusal.problem == "is not a known key"
+
+
+def test_every_operators_field_that_can_be_counted_may_be_let_through(folder: Path) -> None:
+    names = set(OPERATOR_MEMBERS) - {"prompt_embeds"}
+    read = load(folder, changed(MINIMAL, ("engine_fields", {"allow": sorted(names)})))
+    assert read.engine_fields.allow == names

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gateway.engines.health import SILENT_MAX
 from gateway.testing import answers
 from gateway.testing.harness import MODEL, a_chat, running
 from gateway.testing.scripted_engine import ScriptedEngine
@@ -32,6 +33,11 @@ async def test_the_engines_count_decides_the_length_class(tmp_path):
     ("script", "status", "reason"),
     [
         (answers.error(400), 400, "bad_request"),
+        (answers.error(422), 400, "bad_request"),
+        (answers.error(401), 503, "no_engine"),
+        (answers.error(404), 503, "no_engine"),
+        (answers.error(429), 503, "overloaded"),
+        (answers.error(503), 503, "overloaded"),
         (answers.error(500), 503, "no_engine"),
         (answers.json_answer([]), 503, "no_engine"),
         (answers.plain(200, b"no json"), 503, "no_engine"),
@@ -47,3 +53,39 @@ async def test_a_count_that_does_not_come_is_refused_and_nothing_is_dispatched(t
         assert (answer.status, answer.header("x-gateway-reason")) == (status, reason)
         assert await gateway.metric("gateway_requests_total", outcome="refused") == 1
     assert [post.path for post in engine.posts] == ["/tokenize"]
+
+
+async def test_a_refused_key_is_named_in_the_log_once(tmp_path, logged):
+    async with (
+        ScriptedEngine(counting(answers.error(403))) as engine,
+        running(tmp_path, engine, pools=POOLS) as gateway,
+    ):
+        for _ in range(3):
+            assert (await gateway.chat()).status == 503
+    lines = [line for line in logged().splitlines() if "engine_does_not_count" in line]
+    assert len(lines) == 1
+    assert "api_key_env" in lines[0]
+
+
+async def test_the_pools_engines_count_in_turn(tmp_path):
+    script = counting(answers.json_answer({"count": 7}))
+    async with (
+        ScriptedEngine(script) as one,
+        ScriptedEngine(script) as other,
+        running(tmp_path, one, other, pools=POOLS) as gateway,
+    ):
+        for _ in range(4):
+            assert (await gateway.chat()).status == 200
+    asked = [sum(post.path == "/tokenize" for post in engine.posts) for engine in (one, other)]
+    assert asked == [2, 2]
+
+
+async def test_an_engine_that_never_counts_is_silent_like_one_that_never_answers(tmp_path):
+    async with (
+        ScriptedEngine(counting(answers.hanging())) as engine,
+        running(tmp_path, engine, pools=POOLS, engine={"timeouts": {"first_byte_s": 0.05}}) as gateway,
+    ):
+        engine.gets["/v1/models"] = answers.error(500)
+        for _ in range(SILENT_MAX):
+            assert (await gateway.chat()).header("x-gateway-reason") == "no_engine"
+        assert not gateway.gateway.rooms.watches["a"].health.is_up

@@ -103,6 +103,19 @@ async def test_what_priority_comes_to_is_said(
     assert (report.priority, report.orders_by_priority, report.problems) == (priority, orders_by_priority, ())
 
 
+async def test_an_engine_that_tells_no_load_is_not_said_to_be_at_work(tmp_path: Path) -> None:
+    async with ScriptedEngine() as engine:
+        engine.gets["/metrics"] = answers.error(404)
+        report = await report_of(written(tmp_path, engine.url, scheduling="probe"))
+    assert report.priority == "not proved: its metrics do not say whether it is idle"
+
+
+async def test_an_engine_whose_context_holds_no_proof_is_not_said_to_be_at_work(tmp_path: Path) -> None:
+    async with ScriptedEngine(max_model_len=1024) as engine:
+        report = await report_of(written(tmp_path, engine.url, scheduling="probe"))
+    assert report.priority == "not proved: no round of the proof fits the model's context"
+
+
 async def test_a_tokenizer_that_cannot_count_is_a_configuration_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

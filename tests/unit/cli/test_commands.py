@@ -136,6 +136,20 @@ def test_a_configuration_error_is_one_line_and_exit_status_2(
         assert captured.err.count("\n") == 1
 
 
+@pytest.mark.parametrize("command", ["check", "serve"])
+def test_a_tokenizer_that_cannot_count_is_named_by_its_setting(folder: Path, command: str) -> None:
+    (folder / "tokenizer").mkdir()
+    pool = {**CONFIG["pools"]["chat"], "tokenizer": {"kind": "local", "path": "tokenizer"}}
+    config = {**CONFIG, "listen": {"port": 0}, "ops": {"port": 0}, "pools": {"chat": pool}}
+    write(folder, config, KEYS)
+    ended = run(sys.executable, "-m", "gateway", command)
+    assert ended.returncode == 2
+    assert ended.stderr.startswith(
+        "error: gateway.yaml: pools.chat.tokenizer.path: tokenizer/tokenizer.json: no such file."
+    )
+    assert ended.stderr.count("\n") == 1
+
+
 def test_a_new_key_can_be_pasted_and_works(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["keys", "new", "--service-class", "interactive", "--tenant", "007"]) == 0
     shown = capsys.readouterr().out

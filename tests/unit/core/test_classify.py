@@ -52,6 +52,18 @@ def test_prompt_and_output_that_overrun_the_context_together_pass_and_reserve_wh
     assert (assignment.output_tokens_max, assignment.kv_tokens, assignment.output_tokens_set) == (384, 16384, None)
 
 
+def test_an_estimate_over_the_context_is_let_through_and_reserves_no_more_than_the_context():
+    assignment = judge(longest_prompt_tokens=20000, prompt_tokens=20000, is_exact=False)
+    assert (assignment.output_tokens_max, assignment.kv_tokens) == (0, 16384)
+    refusal = judge(longest_prompt_tokens=20000, output_tokens_stated=16385, is_exact=False)
+    assert refusal.param == "max_tokens"
+
+
+def test_an_estimate_does_not_hide_that_the_engines_default_exceeds_the_cap():
+    assert judge(longest_prompt_tokens=16000, is_exact=False).output_tokens_set == 4096
+    assert judge(longest_prompt_tokens=16000).output_tokens_set is None
+
+
 def test_output_over_the_class_cap_is_refused():
     refusal = judge(output_tokens_stated=4097)
     assert (refusal.reason, refusal.code, refusal.limit) == (Reason.BAD_REQUEST, "output_tokens_too_large", 4096)

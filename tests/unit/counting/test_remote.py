@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.core.plan import RequestBounds
-from gateway.counting.counter import Count, CountingMethod, CountingOverloaded, Uncountable
+from gateway.counting.counter import Count, CountingMethod, CountingOverloaded, Uncountable, shape_of
 from gateway.counting.prompts import MEDIA_TOKENS
 from gateway.counting.remote import ByteEstimate, EngineTokenizer
 from gateway.server.tasks import spawn
@@ -159,3 +159,50 @@ async def test_an_estimate_grows_with_the_bytes_and_says_what_it_is() -> None:
 async def test_what_no_rule_covers_is_refused_everywhere(counter: Any) -> None:
     with pytest.raises(Uncountable):
         await counter.count(chat(chat_template="x"))
+
+
+@pytest.mark.parametrize(("method", "is_exact"), [("local", True), ("engine", True), ("estimate", False)])
+def test_an_estimate_is_not_taken_for_a_count(method: str, is_exact: bool) -> None:
+    assert shape_of(chat(), Count(9, 9, CountingMethod(method))).is_exact is is_exact
+
+
+async def test_the_bytes_that_wait_to_be_counted_are_bounded_and_freed() -> None:
+    release, asked = asyncio.Event(), asyncio.Event()
+
+    async def post_json(_path: str, _question: dict[str, Any]) -> dict[str, Any]:
+        asked.set()
+        await release.wait()
+        return {"count": 1}
+
+    call = chat()
+    counter = EngineTokenizer(post_json, call_bytes_max=len(call.body))
+    counting = spawn(counter.count(call), name="count")
+    await asked.wait()
+    with pytest.raises(CountingOverloaded):
+        await counter.count(call)
+    release.set()
+    await counting
+    assert counter.call_bytes == 0
+
+
+async def test_one_limit_is_around_all_of_a_calls_questions() -> None:
+    asked = []
+
+    async def post_json(_path: str, _question: dict[str, Any]) -> dict[str, Any]:
+        asked.append(1)
+        if len(asked) == 3:
+            await asyncio.Event().wait()
+        return {"count": 1}
+
+    counter = EngineTokenizer(post_json, count_s_max=0.01)
+    with pytest.raises(CountingOverloaded):
+        await counter.count(completion(["a", "b", "c", "d"]))
+    assert (len(asked), counter.calls, counter.call_bytes) == (3, 0, 0)
+
+
+async def test_a_timeout_of_the_transports_own_is_not_mistaken_for_the_limit() -> None:
+    async def post_json(_path: str, _question: dict[str, Any]) -> dict[str, Any]:
+        raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        await EngineTokenizer(post_json).count(chat())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.engines.health import SILENT_MAX, Health, State
+from gateway.engines.health import FAILED_MAX, SILENT_MAX, Health, State
 
 
 def up():
@@ -46,4 +46,27 @@ def test_what_recovered_starts_to_count_anew():
         health.silent()
     health.recovered()
     health.silent()
+    assert health.is_up
+
+
+def test_errors_in_place_of_a_token_count_in_a_row_whatever_else_is_answered():
+    health = up()
+    for _ in range(FAILED_MAX - 1):
+        health.failed()
+    health.generated()
+    for _ in range(FAILED_MAX - 1):
+        health.failed()
+        health.answered()
+    assert health.is_up
+    health.failed()
+    assert health.state is State.FAILING
+    assert health.must_generate
+
+
+def test_an_engine_that_recovered_from_errors_starts_to_count_anew():
+    health = up()
+    for _ in range(FAILED_MAX):
+        health.failed()
+    health.recovered()
+    health.failed()
     assert health.is_up

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from urllib.parse import parse_qs
 
 import pytest
 
@@ -17,6 +18,33 @@ def test_a_metrics_page_is_read_without_the_rest_of_it():
     load = reading.load(b"python_info 1.0\n" + page)
     assert (load.running, load.waiting, load.kv_usage, load.started_at, load.preemptions) == (3, 2, 0.5, 7, 1)
     assert (load.kv_tokens, load.kv_block_tokens) == (65536, 16)
+
+
+def test_the_filtered_page_tells_all_that_the_whole_one_does():
+    page = answers.metrics_text({"running": 3, "waiting": 2, "kv_usage": 0.5, "started": 7, "preemptions": 1})
+    names = parse_qs(reading.FILTERED_METRICS_PATH.partition("?")[2])["name[]"]
+    assert reading.load(answers.metrics_of(page, names)) == reading.load(page)
+
+
+@pytest.mark.parametrize("started", ["nan", "inf", "1e999"])
+def test_a_value_that_is_no_number_is_not_taken(started):
+    page = answers.metrics_text({"running": 0, "waiting": 0, "kv_usage": 0, "started": started})
+    assert reading.load(page).started_at is None
+
+
+@pytest.mark.parametrize("read", [reading.models, reading.version])
+@pytest.mark.parametrize("body", [b"[" * 200_000, b'{"data":' * 200_000, b"1" * 10_000, b"\xff"])
+def test_whatever_an_engine_says_it_is_read_without_an_error(read, body):
+    assert read(body) is None
+
+
+def test_numbers_without_measure_are_none():
+    page = answers.metrics_text({"running": 0, "waiting": 0, "kv_usage": 0, "started": 1})
+    assert reading.load(page.replace(b"65536", b"9" * 10_000)).kv_tokens is None
+    assert not reading.reads_priority_header("9" * 10_000 + ".1")
+    for length in (10**40, True, 0, -1, "4096"):
+        assert reading.context_tokens([{"id": "m", "max_model_len": length}], "m") is None
+    assert reading.context_tokens([{"id": "m", "parent": [["m"]]}], "m") is None
 
 
 def test_ranks_are_added_up_and_the_fullest_cache_counts():

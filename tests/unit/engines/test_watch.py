@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import replace
 
 import pytest
+from structlog.testing import capture_logs
 
 from gateway.core.types import EngineLimits
-from gateway.engines.health import SILENT_MAX, State
+from gateway.engines.health import FAILED_MAX, SILENT_MAX, State
 from gateway.engines.target import Answer, Carrier, EngineSilent, EngineUnreachable, Scheduling, Target, Timeouts
-from gateway.engines.watch import CARDS_INTERVAL_S, PROOF_ATTEMPTS_MAX, EngineWatch
+from gateway.engines.watch import (
+    CARDS_INTERVAL_S,
+    CRASH_PAUSE_S,
+    LOOK_INTERVAL_S,
+    PROOF_ATTEMPTS_MAX,
+    EngineWatch,
+)
 from gateway.testing import answers
 
 
@@ -34,13 +42,28 @@ class Engine:
         }
         self.asked = []
         self.posted = []
+        self.state_at_posts = []
+        self.obeys = False
 
     async def get(self, _target, path, **_limits):
         return self._answer(path.split("?")[0].rstrip("/"))
 
     async def post_json(self, _target, path, value, *, headers=None, **_limits):
         self.posted.append((value, headers))
+        self.state_at_posts.append(self.watched.state)
+        if self.obeys:
+            return await self._in_order(value, headers)
         return self._answer(path)
+
+    async def _in_order(self, body, headers):
+        """Answer a proof's round as an engine that obeys priorities does: fillers, then high, then low."""
+        priority = int((headers or {}).get("X-Vllm-Priority", body.get("priority", 0)))
+        if priority > 0:
+            self.low = asyncio.Event()
+            await self.low.wait()
+        elif priority < 0:
+            asyncio.get_running_loop().call_soon(asyncio.get_running_loop().call_soon, self.low.set)
+        return Answer(200, b"{}")
 
     def _answer(self, path):
         self.asked.append(path)
@@ -57,12 +80,20 @@ class Watched:
     def __init__(self, **changes):
         self.now = 100.0
         self.engine = Engine()
+        self.engine.watched = self
         self.changes = 0
-        self.watch = EngineWatch(replace(TARGET, **changes), self.engine, lambda: self.now, self.changed)
+        self.pauses = []
+        self.watch = EngineWatch(replace(TARGET, **changes), self.engine, lambda: self.now, self.changed, self.pause)
 
     def changed(self, watch):
         assert watch is self.watch
         self.changes += 1
+
+    async def pause(self, seconds):
+        """Note the watch's pause; the third ends the watch."""
+        self.pauses.append(seconds)
+        if len(self.pauses) == 3:
+            raise asyncio.CancelledError
 
     @property
     def state(self):
@@ -161,16 +192,118 @@ async def test_stated_scheduling_is_believed_and_a_probe_without_proof_is_none(s
     assert watched.watch.priority_effective is effective
 
 
-async def test_an_unproved_engine_is_probed_a_few_times_and_only_while_it_is_idle():
-    watched = Watched(scheduling=Scheduling.PROBE, limits=EngineLimits(max_num_batched_tokens=2048))
+PROBED = {"scheduling": Scheduling.PROBE, "limits": EngineLimits(max_num_batched_tokens=2048)}
+
+
+async def test_an_unproved_engine_is_probed_a_few_times_and_only_before_it_gets_requests():
+    watched = Watched(**PROBED)
     watched.engine.answers["/v1/completions"] = Answer(400, b"")
-    watched.engine.answers["/metrics"] = page(running=1)
-    await watched.watch.look()
-    assert watched.engine.posted == []
-    watched.engine.answers["/metrics"] = page()
-    for _ in range(PROOF_ATTEMPTS_MAX + 2):
+    for _ in range(3):
         await watched.watch.look()
     assert watched.watch.known.proofs_tried == PROOF_ATTEMPTS_MAX
+    assert watched.state is State.UP
+    assert set(watched.engine.state_at_posts) == {State.NEW}
+
+
+async def test_an_engine_that_is_at_work_is_not_loaded_with_a_proof():
+    watched = Watched(**PROBED)
+    watched.engine.answers["/metrics"] = page(running=1)
+    await watched.watch.look()
+    watched.engine.answers["/metrics"] = page()
+    await watched.watch.look()
+    assert (watched.state, watched.engine.posted) == (State.UP, [])
+
+
+async def test_a_restart_while_it_serves_takes_the_engine_out_until_it_is_proved_again():
+    watched = Watched(**PROBED)
+    watched.engine.obeys = True
+    await watched.watch.look()
+    assert watched.watch.priority_effective
+    watched.engine.obeys = False
+    watched.engine.answers["/metrics"] = page(started=2)
+    await watched.watch.look()
+    assert (watched.state, watched.watch.priority_effective) == (State.UP, False)
+    assert set(watched.engine.state_at_posts) == {State.NEW}
+
+
+@pytest.mark.parametrize(("after", "restarts"), [(page(started=2), 1), (EngineSilent(), 0)])
+async def test_a_restart_during_which_connections_are_refused_forgets_the_proof(after, restarts):
+    watched = Watched(**PROBED)
+    watched.engine.obeys = True
+    await watched.watch.look()
+    assert watched.watch.priority_effective
+    watched.watch.refused()
+    watched.engine.obeys = False
+    watched.now += 5
+    watched.engine.answers["/metrics"] = after
+    await watched.watch.look()
+    assert (watched.state, watched.watch.priority_effective) == (State.UP, False)
+    assert watched.watch.known.restarts == restarts
+
+
+async def test_a_refused_connection_of_the_same_process_keeps_the_proof():
+    watched = Watched(**PROBED)
+    watched.engine.obeys = True
+    await watched.watch.look()
+    posted = len(watched.engine.posted)
+    watched.watch.refused()
+    watched.now += 5
+    await watched.watch.look()
+    assert (watched.state, watched.watch.priority_effective) == (State.UP, True)
+    assert (watched.watch.known.restarts, len(watched.engine.posted)) == (0, posted)
+
+
+@pytest.mark.parametrize("path", ["/version", "/metrics"])
+async def test_what_is_only_good_to_know_does_not_keep_an_engine_out(path):
+    watched = Watched()
+    watched.engine.answers[path] = EngineSilent()
+    await watched.watch.look()
+    assert watched.state is State.UP
+
+
+async def test_an_engine_that_fails_again_and_again_comes_back_when_it_generates():
+    watched = Watched()
+    await watched.watch.look()
+    for _ in range(FAILED_MAX):
+        watched.watch.failed()
+    watched.engine.answers["/v1/completions"] = Answer(500, b"")
+    await watched.watch.look()
+    assert (watched.state, watched.watch.known.problem) == (State.FAILING, "it lists its models, but generates nothing")
+    watched.engine.answers["/v1/completions"] = Answer(200, b"{}")
+    await watched.watch.look()
+    assert (watched.state, watched.watch.known.problem) == (State.UP, None)
+
+
+async def test_a_problem_of_an_engine_that_serves_is_forgotten_once_its_models_are_read():
+    watched = Watched()
+    await watched.watch.look()
+    watched.engine.answers["/v1/models"] = Answer(500, b"")
+    watched.now += CARDS_INTERVAL_S
+    await watched.watch.look()
+    assert "500" in watched.watch.known.problem
+    watched.engine.answers["/v1/models"] = models(answers.model_card("tiny", 12288))
+    await watched.watch.look()
+    assert (watched.state, watched.watch.known.problem) == (State.UP, None)
+
+
+async def test_a_look_that_crashes_is_told_of_and_the_watch_goes_on():
+    watched = Watched()
+    watched.engine.answers["/v1/models"] = RuntimeError("a bug")
+    with capture_logs() as logged, pytest.raises(asyncio.CancelledError):
+        await watched.watch.run()
+    assert watched.pauses == [CRASH_PAUSE_S] * 3
+    assert [line["event"] for line in logged] == ["watch_crashed"] * 3
+    watched = Watched()
+    with pytest.raises(asyncio.CancelledError):
+        await watched.watch.run()
+    assert watched.pauses == [LOOK_INTERVAL_S] * 3
+
+
+async def test_the_caches_size_is_the_engines_own_where_it_is_not_stated():
+    for stated, in_force in ((None, 65536), (1000, 1000)):
+        watched = Watched(limits=EngineLimits(kv_tokens=stated))
+        await watched.watch.look()
+        assert watched.watch.limits.kv_tokens == in_force
 
 
 async def test_the_probes_priorities_travel_as_the_callers_would():
