@@ -88,7 +88,7 @@ def configure(writer: LineWriter) -> None:
             _stack_without_values,
             structlog.processors.JSONRenderer(),
         ],
-        logger_factory=lambda *_names: structlog.PrintLogger(writer),  # type: ignore[arg-type]
+        logger_factory=lambda *_names: structlog.WriteLogger(writer),  # type: ignore[arg-type]
         cache_logger_on_first_use=False,
     )
     logging.basicConfig(handlers=[_ToStructlog()], level=logging.WARNING, force=True)

@@ -32,6 +32,7 @@ from gateway.server.ending import Ending, Stage
 from gateway.server.front import Front
 from gateway.server.handlers import Handlers
 from gateway.server.intake import IntakeBounds
+from gateway.server.keys_watch import KeysWatch
 from gateway.server.ops import Ops
 from gateway.server.questions import Questions
 from gateway.server.rooms import Rooms
@@ -61,7 +62,7 @@ class Gateway:
         questions = Questions(upstream)
         pools = wiring.pools(settings)
         gates = wiring.gates(pools, plan, clock, observer)
-        self._news = wiring.engine_news(pools, gates, plan, questions, clock)
+        self._news = wiring.engine_news(pools, gates, lambda: self.rooms.plan, questions, clock)
         self._counters = Counters(settings, self._news.watches, questions)
         limits = settings.limits
         self.rooms = Rooms(
@@ -75,7 +76,9 @@ class Gateway:
             observer=observer,
             clock=clock,
             ending=Ending(),
-            intake=IntakeBounds(limits.body_bytes_max, limits.header_bytes_max, limits.body_read_s),
+            intake=IntakeBounds(
+                limits.body_bytes_max, limits.inflated_bytes_max, limits.header_bytes_max, limits.body_read_s
+            ),
             allowed_engine_fields=settings.engine_fields.allow,
             client_stall_s=limits.client_stall_s,
             one_request_a_connection=limits.keepalive_s == 0,
@@ -109,6 +112,9 @@ class Gateway:
             raise
         self._tasks = [spawn(watch.run(), name=f"watch {name}") for name, watch in self.rooms.watches.items()]
         self._tasks.append(spawn(self._summarise(), name="refusal summaries"))
+        keys_file = self._settings.auth.keys_file
+        if keys_file is not None:
+            self._tasks.append(spawn(KeysWatch(keys_file, self._keyring, self._admit_by).run(), name="keys"))
         return self
 
     async def __aexit__(
@@ -151,6 +157,12 @@ class Gateway:
             await asyncio.sleep(logs.REFUSAL_INTERVAL_S)
             self._request_log.summarise()
 
+    def _keyring(self) -> Keyring:
+        return wiring.keyring(self._settings, self.rooms.plan)
+
+    def _admit_by(self, keyring: Keyring) -> None:
+        self.rooms.keyring = keyring
+
     def _snapshots(self) -> Mapping[str, Snapshot]:
         return {name: gate.snapshot() for name, gate in self.rooms.gates.items()}
 
@@ -172,6 +184,7 @@ async def serve(settings: Settings, plan: Plan) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
+    loop.add_signal_handler(signal.SIGHUP, log.warning, "reload_not_supported")  # by default it would kill us
     _raise_file_limit(settings.limits.connections_max)
     try:
         keyring = await asyncio.to_thread(wiring.keyring, settings, plan)

@@ -1,7 +1,7 @@
 """Connections to engines, each knowing what happened on it: how often it was used, and whether a byte came back.
 
 Owns the pool's settings: no limit of its own (admission is the only queue), idle connections dropped before vLLM
-closes them after 5 s. Reaches into aiohttp at two points that have no public name, both covered by tests.
+closes them after 5 s. Reaches into aiohttp at three points that have no public name, all covered by tests.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ DNS_CACHE_S = 5
 
 
 class Attempt:
-    """One request on one connection. reused: it had carried a request before."""
+    """One request on one connection. reused: it had carried a request before. on_new_connection: it must not have."""
 
-    __slots__ = ("_handler", "_transport", "reused")
+    __slots__ = ("_handler", "_transport", "on_new_connection", "reused")
 
-    def __init__(self) -> None:
+    def __init__(self, *, on_new_connection: bool = False) -> None:
+        self.on_new_connection = on_new_connection
         self._handler: NotedHandler | None = None
         self._transport: asyncio.Transport | None = None
         self.reused = False
@@ -45,7 +46,10 @@ class Attempt:
         return self._handler is None or self._handler.bytes_back == 0
 
     def abort(self) -> None:
-        """Throw the connection away at once, unsent bytes and all: the engine sees its client leave."""
+        """Throw the connection away at once, unsent bytes and all: the engine sees its client leave.
+
+        Only while the connection carries this request: it may carry another once the whole answer has come.
+        """
         if self._transport is not None:
             self._transport.abort()
 
@@ -79,10 +83,17 @@ class EngineConnector(aiohttp.TCPConnector):
         self._factory: Any = lambda: NotedHandler(self._loop)
 
     async def connect(self, req: ClientRequest, traces: list[Trace], timeout: ClientTimeout) -> Connection:  # noqa: ASYNC109 - aiohttp's signature
+        if current_attempt.get().on_new_connection:
+            self._close_kept(req)
         connection = await super().connect(req, traces, timeout)
         assert isinstance(connection.protocol, NotedHandler)
         current_attempt.get().takes(connection.protocol)
         return connection
+
+    def _close_kept(self, req: ClientRequest) -> None:
+        """Close the idle connections to this request's engine."""
+        for handler, _ in self._conns.pop(req.connection_key, ()):
+            handler.close()
 
 
 def engine_session() -> aiohttp.ClientSession:

@@ -17,13 +17,14 @@ from gateway.server.downstream import ClientGone, Downstream
 from gateway.server.ending import Service
 from gateway.server.engine_failure import EngineFailure
 from gateway.server.gate import Lease
+from gateway.server.heavy import of_body
 from gateway.server.relay import Busy, Passage, relay
 from gateway.server.rooms import Rooms
 from gateway.server.upstream import Outgoing
 from gateway.wire.requests import Call
 
-BUSY_PAUSE_S_MIN = 0.25
-BUSY_PAUSE_S_MAX = 2.0
+# The pause holds for the whole engine, so it does not grow with one request's tries: the others would wait with it.
+BUSY_PAUSE_S = 0.25
 PRIORITY_HEADER = "X-Vllm-Priority"
 
 Headers = list[tuple[str, str]]
@@ -48,8 +49,7 @@ async def serve_at_engine(rooms: Rooms, lease: Lease, admitted: Admitted) -> Non
     """Send until an engine answers; sets lease.outcome. Raises what ends it otherwise, the outcome set already."""
     try:
         while isinstance(outcome := await _try_engine(rooms, lease, admitted), Busy):
-            requeues = lease.ticket.requeues
-            await lease.requeue(min(BUSY_PAUSE_S_MIN * 2**requeues, BUSY_PAUSE_S_MAX))
+            await lease.requeue(BUSY_PAUSE_S)
         lease.outcome = outcome
     except EngineFailure as failure:
         lease.outcome = failure.outcome
@@ -74,8 +74,9 @@ async def _try_engine(rooms: Rooms, lease: Lease, admitted: Admitted) -> Outcome
         own_headers=own_headers(admitted.exchange, lease.waited_s),
         answered=watch.answered,
     )
+    outgoing = await _outgoing(watch, lease, admitted)
     try:
-        async with rooms.upstream.open(watch.target, _outgoing(watch, lease, admitted)) as reply:
+        async with rooms.upstream.open(watch.target, outgoing) as reply:
             return await relay(reply, admitted.client, passage)
     except EngineFailure as failure:
         if failure.reason is Reason.ENGINE_UNREACHABLE:
@@ -97,7 +98,7 @@ def own_headers(exchange: Exchange, waited_s: float | None) -> Headers:
     return headers
 
 
-def _outgoing(watch: EngineWatch, lease: Lease, admitted: Admitted) -> Outgoing:
+async def _outgoing(watch: EngineWatch, lease: Lease, admitted: Admitted) -> Outgoing:
     call, assignment = admitted.call, admitted.assignment
     set_members: dict[str, Any] = {}
     if assignment.output_tokens_set is not None:
@@ -109,4 +110,5 @@ def _outgoing(watch: EngineWatch, lease: Lease, admitted: Admitted) -> Outgoing:
         headers.append((PRIORITY_HEADER, str(lease.priority)))
     elif watch.priority_effective:
         set_members["priority"] = lease.priority
-    return Outgoing("POST", call.route.path, headers, call.rewritten(set_members=set_members))
+    body = await of_body(len(call.body), call.rewritten, set_members=set_members)
+    return Outgoing("POST", call.route.path, headers, body)

@@ -8,7 +8,7 @@ buffer and one chunk. Never ends a broken answer cleanly: `break_off` closes wit
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from aiohttp import web
 from multidict import CIMultiDict
@@ -35,13 +35,15 @@ class _Response(web.StreamResponse):
 class Downstream:
     """Writes one response. Methods raise ClientGone where the client does not take it.
 
-    closes: the connection ends with this answer. tap: reads a stream along, and so knows where it broke.
+    is_last_here: whether connections end with their answers just now; asked when the answer is committed, which may be
+    long after the request began. tap: reads a stream along, and so knows where it broke.
     """
 
-    def __init__(self, request: web.BaseRequest, *, stall_s: float) -> None:
+    def __init__(self, request: web.BaseRequest, *, stall_s: float, is_last_here: Callable[[], bool]) -> None:
         self._request = request
         self._stall_s = stall_s
-        self.closes = False
+        self._is_last_here = is_last_here
+        self._is_last = False
         self.tap: StreamTap | None = None
         self.response: web.StreamResponse | None = None
         self.status: int | None = None
@@ -49,6 +51,15 @@ class Downstream:
     @property
     def is_committed(self) -> bool:
         return self.response is not None
+
+    @property
+    def closes(self) -> bool:
+        """Whether the connection ends with this answer, as far as is known before it is committed."""
+        return self._is_last or self._is_last_here()
+
+    def close_after(self) -> None:
+        """End the connection with this answer."""
+        self._is_last = True
 
     async def commit(self, status: int, headers: Headers, *, content_length: int | None = None) -> None:
         """Fix status and headers; they leave with the first bytes of the body."""

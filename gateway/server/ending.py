@@ -24,24 +24,30 @@ class Stage(StrEnum):
 
 
 class Service:
-    """One request that is being served, which can be cut."""
+    """One request that is being served, which can be cut inside `async with service`.
+
+    Outside of it nothing is left to cut: the request was never begun, or only its last words are being written.
+    """
 
     def __init__(self) -> None:
         self._scope = asyncio.timeout(None)
+        self._is_inside = False
         self.is_cut = False
 
     async def __aenter__(self) -> None:
         await self._scope.__aenter__()
+        self._is_inside = True
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Raise TimeoutError in place of the cancellation where the request was cut."""
+        self._is_inside = False
         await self._scope.__aexit__(kind, error, trace)
 
     def cut(self) -> None:
-        """End the request now, wherever it is."""
-        if not self.is_cut:
+        """End the request now, wherever it is; does nothing to one that has ended or was cut before."""
+        if self._is_inside and not self.is_cut:
             self.is_cut = True
             self._scope.reschedule(asyncio.get_running_loop().time())
 
@@ -84,7 +90,7 @@ class Ending:
                 self.idle.set()
 
     def cut_all(self) -> int:
-        """Cut every living request; return how many there were."""
+        """Cut every living request; return how many did not end by themselves."""
         for service in self._services:
             service.cut()
-        return len(self._services)
+        return sum(service.is_cut for service in self._services)

@@ -12,8 +12,6 @@ import aiohttp
 
 from gateway.core.types import Outcome, Reason, Refusal
 
-UNREACHABLE_RETRY_AFTER_S = 1.0
-
 
 class EngineFailure(Exception):  # noqa: N818 - the domain's word
     """An engine did not answer as an engine should; `refusal` is what the caller is told."""
@@ -30,8 +28,7 @@ class EngineFailure(Exception):  # noqa: N818 - the domain's word
 
 def unreachable() -> EngineFailure:
     message = "The engine could not be connected to. Nothing was sent; the request can be tried again."
-    refusal = Refusal(Reason.ENGINE_UNREACHABLE, message, retry_after_s=UNREACHABLE_RETRY_AFTER_S)
-    return EngineFailure(refusal, Outcome.ENGINE_ERROR)
+    return EngineFailure(Refusal(Reason.ENGINE_UNREACHABLE, message), Outcome.ENGINE_ERROR)
 
 
 def broken(what: str) -> EngineFailure:

@@ -17,7 +17,8 @@ from aiohttp.web_protocol import RequestHandler
 from gateway.core.types import Reason, Refusal
 from gateway.observe.metrics import Observer
 from gateway.server.downstream import AnswerBrokenOff
-from gateway.server.request_ids import new_request_id
+from gateway.server.refusing import spread
+from gateway.server.request_ids import REQUEST_ID, new_request_id
 from gateway.wire import refusals
 from gateway.wire.dialects import Dialect
 
@@ -96,10 +97,11 @@ class FrontConnection(RequestHandler):
         if status < 500:
             answer = _not_http()
         else:
-            structlog.get_logger().error("handler_crashed", exc_info=exc)
+            request_id = request.get(REQUEST_ID) or new_request_id()
+            structlog.get_logger().error("handler_crashed", request_id=request_id, exc_info=exc)
             if request.writer.output_size > 0:
                 raise ConnectionError("the crash came inside an answer") from exc
-            headers = {"Content-Type": "application/json", "x-request-id": new_request_id(), "x-should-retry": "false"}
+            headers = {"Content-Type": "application/json", "x-request-id": request_id, "x-should-retry": "false"}
             answer = refusals.Rendered(500, headers, _CRASHED)
         self._front.observer.answered(None, answer.status)
         response = web.Response(status=answer.status, headers=answer.headers, body=answer.body)
@@ -115,7 +117,7 @@ def _not_http() -> refusals.Rendered:
 
 def _overloaded() -> bytes:
     message = "This gateway has as many connections as it may have."
-    refusal = Refusal(Reason.OVERLOADED, message)
+    refusal = spread(Refusal(Reason.OVERLOADED, message))
     answer = refusals.render(refusal, dialect=Dialect.OPENAI, request_id=new_request_id(), close=True)
     lines = [f"{name}: {value}" for name, value in answer.headers.items()]
     head = "\r\n".join([f"HTTP/1.1 {answer.status} Service Unavailable", *lines, f"Content-Length: {len(answer.body)}"])

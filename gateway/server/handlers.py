@@ -19,13 +19,15 @@ from gateway.identity.keyring import Unauthenticated
 from gateway.observe.exchange import Exchange
 from gateway.observe.logs import safe_caller_id
 from gateway.server import intake, models
+from gateway.server.bodies import Bodies, HeldBody
 from gateway.server.dispatch import Admitted, serve_at_engine
 from gateway.server.downstream import AnswerBrokenOff, ClientGone, Downstream
 from gateway.server.ending import Service
 from gateway.server.engine_failure import EngineFailure
 from gateway.server.gate import AdmissionRefused
-from gateway.server.refusing import Refusing, draining
-from gateway.server.request_ids import new_request_id
+from gateway.server.heavy import of_body
+from gateway.server.refusing import Refusing, draining, spread
+from gateway.server.request_ids import REQUEST_ID, new_request_id
 from gateway.server.rooms import Rooms
 from gateway.wire import refusals, requests
 from gateway.wire.dialects import Dialect, Route, WrongMethod, dialect_of, find_route
@@ -52,16 +54,17 @@ class Handlers:
 
     def __init__(self, rooms: Rooms) -> None:
         self._rooms = rooms
+        self._bodies = Bodies(rooms.intake.held_bytes_max)
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         rooms = self._rooms
         raw_path = request.raw_path.partition("?")[0]
         route = find_route(request.method, raw_path)
-        client = Downstream(request, stall_s=rooms.client_stall_s)
-        client.closes = rooms.one_request_a_connection or not rooms.ending.is_serving
+        client = Downstream(request, stall_s=rooms.client_stall_s, is_last_here=self._connections_end)
+        request_id = request[REQUEST_ID] = new_request_id()
         try:
             with rooms.ending.serving() as service:
-                visit = Visit(request, new_request_id(), dialect_of(raw_path), client, service)
+                visit = Visit(request, request_id, dialect_of(raw_path), client, service)
                 if isinstance(route, Route) and route.generation:
                     await self._generation(visit, route)
                 else:
@@ -71,6 +74,9 @@ class Handlers:
                 rooms.observer.answered(route.name if isinstance(route, Route) else None, client.status)
         assert client.response is not None
         return client.response
+
+    def _connections_end(self) -> bool:
+        return self._rooms.one_request_a_connection or not self._rooms.ending.is_serving
 
     # ── routes without engine time ──
 
@@ -152,19 +158,22 @@ class Handlers:
     async def _walk(self, visit: Visit, exchange: Exchange, route: Route, identity: Identity) -> None:
         if self._rooms.ending.refuses:
             raise Refusing(draining(), closes=True)
-        pool, admitted = await self._judge(visit, exchange, route, identity)
-        self._rooms.observer.assigned(exchange, admitted.assignment, pool.name)
-        async with self._rooms.gates[pool.name].admit(admitted.assignment) as lease:
-            await serve_at_engine(self._rooms, lease, admitted)
+        with self._bodies.holding() as held:
+            pool, admitted = await self._judge(visit, exchange, route, identity, held)
+            self._rooms.observer.assigned(exchange, admitted.assignment, pool.name)
+            async with self._rooms.gates[pool.name].admit(admitted.assignment) as lease:
+                await serve_at_engine(self._rooms, lease, admitted)
 
-    async def _judge(self, visit: Visit, exchange: Exchange, route: Route, identity: Identity) -> tuple[Pool, Admitted]:
+    async def _judge(
+        self, visit: Visit, exchange: Exchange, route: Route, identity: Identity, held: HeldBody
+    ) -> tuple[Pool, Admitted]:
         """Read, count and classify; nothing but the returned is kept of the request while it waits."""
         rooms, plan, headers = self._rooms, self._rooms.plan, visit.request.headers
         wait_s_wish = intake.wait_s_wish(visit.request)
-        body = await intake.read_body(visit.request, visit.client, rooms.intake)
-        draft = requests.read(route, body)
+        body = await intake.read_body(visit.request, visit.client, rooms.intake, held)
+        draft = await of_body(len(body), requests.read, route, body)
         pool = self._pool(draft.model, identity)
-        call = requests.judge(draft, plan.request, rooms.allowed_engine_fields)
+        call = await of_body(len(body), requests.judge, draft, plan.request, rooms.allowed_engine_fields)
         context_tokens = rooms.pools.context_tokens(call.model)
         shape = await self._measure(exchange, pool, call, context_tokens)
         judged = classify(
@@ -220,6 +229,7 @@ class Handlers:
         observer, client, exchange = self._rooms.observer, visit.client, visit.exchange
         if not is_counted:
             observer.refused(refusal.reason, exchange)
+            refusal = spread(refusal)
         if exchange is not None:
             observer.ended_outside(exchange, Outcome.REFUSED)
         assignment = None if exchange is None else exchange.assignment
@@ -241,7 +251,8 @@ class Handlers:
             await client.break_off(words)
             raise AnswerBrokenOff
         # Whoever has not sent the whole body is told not to: what follows on this connection would be the rest of it.
-        client.closes = client.closes or closes or not visit.request.content.is_eof()
+        if closes or not visit.request.content.is_eof():
+            client.close_after()
         answer = refusals.render(
             refusal,
             dialect=visit.dialect,

@@ -7,15 +7,19 @@ is over a bound is refused before it is held.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from aiohttp import HttpVersion11, web
 from aiohttp.web_protocol import RequestPayloadError
 
 from gateway.core.types import Reason, Refusal
+from gateway.server.bodies import HeldBody
 from gateway.server.downstream import ClientGone, Downstream
+from gateway.server.inflating import ENCODINGS, Inflater, MalformedEncoding
 from gateway.server.refusing import Refusing
 
+LARGEST_BODIES_HELD_MAX = 16
 WAIT_HEADER = "x-gateway-wait-ms"
 _WAIT_DIGITS_MAX = 9
 
@@ -25,8 +29,14 @@ class IntakeBounds:
     """From settings.limits."""
 
     body_bytes_max: int
+    inflated_bytes_max: int
     header_bytes_max: int
     body_read_s: float
+
+    @property
+    def held_bytes_max(self) -> int:
+        """Bytes of bodies held by all requests together; one inflated body always fits."""
+        return max(LARGEST_BODIES_HELD_MAX * self.body_bytes_max, self.inflated_bytes_max)
 
 
 def judge_head(request: web.BaseRequest, bounds: IntakeBounds) -> None:
@@ -52,11 +62,14 @@ def wait_s_wish(request: web.BaseRequest) -> float | None:
     return int(text) / 1000
 
 
-async def read_body(request: web.BaseRequest, client: Downstream, bounds: IntakeBounds) -> bytes:
-    """Call for the body where the client waits to be asked, and read it. Raises Refusing and ClientGone."""
-    encoding = request.headers.get("Content-Encoding", "identity").strip().lower()
-    if encoding != "identity":
-        message = "This content encoding is not accepted; send the body as it is."
+async def read_body(request: web.BaseRequest, client: Downstream, bounds: IntakeBounds, held: HeldBody) -> bytes:
+    """Call for the body where the client waits to be asked, and read it, inflated. Raises Refusing and ClientGone.
+
+    held: charged with every byte before it is kept.
+    """
+    encoding = ", ".join(request.headers.getall("Content-Encoding", ["identity"])).strip().lower()
+    if encoding != "identity" and encoding not in ENCODINGS:
+        message = "This content encoding is not accepted; send gzip, deflate, or the body as it is."
         code = "unsupported_content_encoding"
         raise Refusing(Refusal(Reason.BAD_REQUEST, message, code=code, param="content-encoding"))
     if request.headers.get("Expect", "").lower() == "100-continue" and request.version >= HttpVersion11:
@@ -64,7 +77,7 @@ async def read_body(request: web.BaseRequest, client: Downstream, bounds: Intake
     limit = asyncio.timeout(bounds.body_read_s)
     try:
         async with limit:
-            return await _read(request, bounds.body_bytes_max)
+            return await _read(request, encoding, bounds, held)
     except TimeoutError:
         if not limit.expired():
             raise
@@ -72,23 +85,44 @@ async def read_body(request: web.BaseRequest, client: Downstream, bounds: Intake
         raise _refusing(Reason.BAD_REQUEST, message, "body_timeout", bounds.body_read_s, None) from None
     except (RequestPayloadError, web.PayloadAccessError):
         raise _refusing(Reason.BAD_REQUEST, "The body's framing is wrong.", "malformed_body", None, None) from None
+    except MalformedEncoding:
+        message = f"The body is not what its content encoding, {encoding}, says."
+        raise _refusing(Reason.BAD_REQUEST, message, "malformed_body", None, None) from None
     except ConnectionError as error:
         raise ClientGone from error
 
 
-async def _read(request: web.BaseRequest, bytes_max: int) -> bytes:
-    pieces: list[bytes] = []
-    size = 0
+async def _read(request: web.BaseRequest, encoding: str, bounds: IntakeBounds, held: HeldBody) -> bytes:
+    inflater = None if encoding == "identity" else Inflater(encoding)
+    kept: list[bytes] = []
+    sent_bytes = 0
     while piece := await request.content.readany():
-        size += len(piece)
-        if size > bytes_max:
-            raise _too_large(bytes_max, size)
-        pieces.append(piece)
-    return b"".join(pieces)
+        sent_bytes += len(piece)
+        if sent_bytes > bounds.body_bytes_max:
+            raise _too_large(bounds.body_bytes_max, sent_bytes)
+        if inflater is None:
+            held.grow(len(piece))
+            kept.append(piece)
+        else:
+            await _keep(inflater.feed(piece), kept, bounds.inflated_bytes_max, held)
+    if inflater is not None:
+        await _keep(inflater.finish(), kept, bounds.inflated_bytes_max, held)
+    return b"".join(kept)
 
 
-def _too_large(bytes_max: int, size: int) -> Refusing:
-    message = f"The body is over {bytes_max} bytes."
+async def _keep(chunks: Iterator[bytes], kept: list[bytes], bytes_max: int, held: HeldBody) -> None:
+    """Keep what is inflated, up to the bound; others have their turn between two chunks."""
+    for chunk in chunks:
+        inflated_bytes = held.bytes_held + len(chunk)
+        if inflated_bytes > bytes_max:
+            raise _too_large(bytes_max, inflated_bytes, "Inflated, the body")
+        held.grow(len(chunk))
+        kept.append(chunk)
+        await asyncio.sleep(0)
+
+
+def _too_large(bytes_max: int, size: int, what: str = "The body") -> Refusing:
+    message = f"{what} is over {bytes_max} bytes."
     return _refusing(Reason.BODY_TOO_LARGE, message, None, bytes_max, size)
 
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import random
+from dataclasses import replace
+
 from gateway.core.types import Reason, Refusal
+
+RETRY_AFTER_S = (1.0, 3.0)
 
 
 class Refusing(Exception):  # noqa: N818 - the domain's word
@@ -16,4 +21,11 @@ class Refusing(Exception):  # noqa: N818 - the domain's word
 
 def draining() -> Refusal:
     message = "This gateway is shutting down; try again, another instance will answer."
-    return Refusal(Reason.DRAINING, message, retry_after_s=1.0)
+    return Refusal(Reason.DRAINING, message)
+
+
+def spread(refusal: Refusal) -> Refusal:
+    """Give a refusal that says no time one in `RETRY_AFTER_S`, so that those who heard it come back apart."""
+    if refusal.retry_after_s is not None:
+        return refusal
+    return replace(refusal, retry_after_s=random.uniform(*RETRY_AFTER_S))  # noqa: S311 - spreads load, guards nothing

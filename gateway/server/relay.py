@@ -59,6 +59,7 @@ async def relay(reply: Reply, client: Downstream, passage: Passage) -> Outcome |
     """Pass an answer on. Raises EngineFailure where it breaks and ClientGone where nobody takes it."""
     if reply.status in BUSY_STATUS:
         passage.answered()
+        await reply.discard()
         return Busy()
     if not (200 <= reply.status < 300 or reply.status >= 400):
         raise engine_failure.broken(f"answered with status {reply.status}")
@@ -72,13 +73,14 @@ class _Stream:
         self._reply = reply
         self._client = client
         self._passage = passage
-        self._tap = client.tap = StreamTap(passage.dialect)
+        self._tap = StreamTap(passage.dialect)
 
     async def relay(self) -> Outcome | Busy:
         held = await self._hold()
         if self._tap.opens_with_error and self._tap.error is not None:
-            return await _send_error(self._tap.error, self._client, self._passage)
+            return await _send_error(self._reply, self._tap.error, self._client, self._passage)
         self._passage.begun(self._reply)
+        self._client.tap = self._tap
         headers = client_headers(self._reply.headers, stream=True) + self._passage.own_headers
         await self._client.commit(self._reply.status, headers)
         try:
@@ -94,22 +96,36 @@ class _Stream:
     async def _hold(self) -> bytes:
         """Keep what comes until the first event: only then is the engine's 200 true."""
         tap, held = self._tap, bytearray()
-        while not tap.first_event and tap.error is None and len(held) < HELD_BYTES_MAX:
-            chunk = await self._reply.read()
+        while not self._has_spoken() and len(held) < HELD_BYTES_MAX:
+            try:
+                chunk = await self._reply.read()
+            except EngineFailure:
+                tap.finish()
+                if tap.error is None:
+                    raise
+                break
             if not chunk:
-                raise engine_failure.broken("ended its stream before the first event")
+                tap.finish()
+                if not self._has_spoken():
+                    raise engine_failure.broken("ended its stream before the first event")
+                break
             tap.feed(chunk)
             held += chunk
         return bytes(held)
 
+    def _has_spoken(self) -> bool:
+        return self._tap.first_event or self._tap.error is not None
+
     async def _read_on(self) -> bytes:
         """Return the next chunk, or b"" at the end; an end that is not the stream's own is a break."""
         tap = self._tap
+        if tap.ended:
+            self._reply.has_ended()
         try:
             chunk = await self._reply.read()
         except EngineFailure:
-            if tap.ended and tap.error is None:
-                # The stream is whole; only the connection did not end well.
+            if tap.ended:
+                # The stream is whole; only the connection did not end well, or not in time.
                 return b""
             raise
         if not chunk:
@@ -119,6 +135,7 @@ class _Stream:
         return chunk
 
     async def _pass_on(self, chunk: bytes) -> None:
+        """Hand one chunk on. Gaps are counted between these moments, so a client that reads slowly lengthens them."""
         passage = self._passage
         passage.observer.chunk(passage.exchange, passage.now())
         await self._client.write(chunk)
@@ -149,7 +166,7 @@ async def _relay_whole(reply: Reply, client: Downstream, passage: Passage) -> Ou
     if is_whole:
         tap.finish()
         if reply.status < 300 and tap.error is not None:
-            return await _send_error(tap.error, client, passage)
+            return await _send_error(reply, tap.error, client, passage)
     if not begun:
         passage.begun(reply)
     headers = client_headers(reply.headers, stream=False) + passage.own_headers
@@ -169,10 +186,11 @@ async def _relay_whole(reply: Reply, client: Downstream, passage: Passage) -> Ou
     return outcome
 
 
-async def _send_error(error: InBandError, client: Downstream, passage: Passage) -> Outcome | Busy:
+async def _send_error(reply: Reply, error: InBandError, client: Downstream, passage: Passage) -> Outcome | Busy:
     """Turn an error inside a 200 into the status that it has."""
     passage.answered()
     if error.status in BUSY_STATUS and passage.lease.ticket.first_token_at is None:
+        await reply.discard()
         return Busy()
     await client.send(error.status, _JSON + passage.own_headers, error.body)
     return Outcome.ENGINE_ERROR if error.status >= 500 else Outcome.COMPLETED

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import secrets
 
+from aiohttp import web
+
+# The key under which a request carries its id, for whoever answers where its handler could not.
+REQUEST_ID = web.RequestKey("request_id", str)
 _RANDOM_BYTES = 12
 
 

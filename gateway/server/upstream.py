@@ -1,8 +1,9 @@
 """One request to one engine: open it, read its answer, or throw it away.
 
-Owns the connection from dispatch until the answer is read to its end or aborted; leaving `open` in any other way than
-at the end closes the engine's connection at once, which is how vLLM learns that its client is gone. Sends again only
-where a kept connection turned out closed before a byte came back. Knows no queue and no client.
+Owns the connection from dispatch until the whole answer has come or it is aborted; leaving `open` before that closes
+the engine's connection at once, which is how vLLM learns that its client is gone. Once the whole answer has come, read
+or not, the connection may carry another request and is left alone. Sends again, on a new connection, only where a kept
+one turned out closed before a byte came back. Knows no queue and no client.
 """
 
 from __future__ import annotations
@@ -18,6 +19,10 @@ import aiohttp
 from gateway.engines.target import Target
 from gateway.server import engine_failure
 from gateway.server.connector import Attempt, Body, current_attempt
+from gateway.server.engine_failure import EngineFailure
+
+END_S_MAX = 1.0
+LEFTOVER_BYTES_MAX = 1 << 16
 
 Headers = Sequence[tuple[str, str]]
 
@@ -41,6 +46,7 @@ class Reply:
         self._first_byte_s = target.timeouts.first_byte_s
         self._watchdog = _Watchdog(response.content)
         self._first_byte_at: float | None = first_byte_at
+        self._end_at = math.inf
         self.status = response.status
 
     @property
@@ -66,10 +72,13 @@ class Reply:
         """Return the bytes that came, as soon as any come; b"" at the end of a complete answer."""
         first_byte_at = self._first_byte_at
         loop = asyncio.get_running_loop()
-        self._watchdog.until(loop.time() + self._idle_s if first_byte_at is None else first_byte_at)
+        limit_at = loop.time() + self._idle_s if first_byte_at is None else first_byte_at
+        self._watchdog.until(min(limit_at, self._end_at))
         try:
             return await self._response.content.readany()
         except _TimeIsUp:
+            if self._end_at <= limit_at:
+                raise engine_failure.broken("did not end its answer") from None
             if first_byte_at is None:
                 raise engine_failure.timed_out("idle_s", self._idle_s) from None
             raise engine_failure.timed_out("first_byte_s", self._first_byte_s) from None
@@ -85,6 +94,20 @@ class Reply:
     def began(self) -> None:
         """From here on chunks are awaited by `idle_s`: the first event, or a whole answer's first byte, is here."""
         self._first_byte_at = None
+
+    def has_ended(self) -> None:
+        """What is awaited from here on is only the end of the HTTP answer: `read` waits `END_S_MAX` for it in all."""
+        self._end_at = min(self._end_at, asyncio.get_running_loop().time() + END_S_MAX)
+
+    async def discard(self) -> None:
+        """Read a small rest that nobody wants, so that the connection is kept; do not wait for a long or late one."""
+        self.has_ended()
+        left = LEFTOVER_BYTES_MAX
+        try:
+            while not self.at_end and left > 0:
+                left -= len(await self.read())
+        except EngineFailure:
+            return
 
     def close(self) -> None:
         self._watchdog.cancel()
@@ -107,7 +130,9 @@ class Upstream:
             yield reply
         finally:
             reply.close()
-            if not reply.at_end:
+            # The response lets go of its connection when the answer's end has come, though its bytes wait to be read:
+            # from then on the connection is the next request's.
+            if response.connection is not None:
                 attempt.abort()
             response.close()
 
@@ -115,7 +140,8 @@ class Upstream:
         self, target: Target, outgoing: Outgoing, first_byte_at: float
     ) -> tuple[Attempt, aiohttp.ClientResponse]:
         for may_resend in (True, False):
-            attempt = Attempt()
+            # Where one kept connection turned out closed, others likely are: the engine went away.
+            attempt = Attempt(on_new_connection=not may_resend)
             try:
                 return attempt, await self._request(attempt, target, outgoing, first_byte_at)
             except (aiohttp.ClientError, OSError) as error:

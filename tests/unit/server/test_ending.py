@@ -66,3 +66,25 @@ async def test_cutting_twice_cuts_once():
         ending.cut_all()
         ending.cut_all()
     assert len(ended) == 1
+
+
+async def test_a_request_that_has_ended_is_not_cut_though_its_last_words_are_still_being_written():
+    ending = Ending()
+    with ending.serving() as over, ending.serving() as never_begun:
+        async with over:
+            pass
+        assert ending.cut_all() == 0
+        assert not over.is_cut
+        assert not never_begun.is_cut
+
+
+async def test_one_that_has_ended_keeps_no_other_from_being_cut():
+    ending, ended = Ending(), []
+    with ending.serving() as over:
+        async with over:
+            pass
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(a_request(ending, ended))
+            await started(task)
+            assert ending.cut_all() == 1
+    assert ended == [("cut", Outcome.ENGINE_ERROR)]

@@ -1,0 +1,44 @@
+"""Inflating in bounded chunks, whatever the pieces."""
+
+from __future__ import annotations
+
+import gzip
+import random
+import zlib
+
+import pytest
+
+from gateway.server.inflating import INFLATED_CHUNK_BYTES, Inflater, MalformedEncoding
+
+PLAIN = random.Random(7).randbytes(3000) + b"a" * 300_000 + random.Random(8).randbytes(3000)
+
+
+def raw_deflate(data):
+    compressor = zlib.compressobj(wbits=-zlib.MAX_WBITS)
+    return compressor.compress(data) + compressor.flush()
+
+
+def chunks_of(encoding, data, piece_bytes):
+    inflater = Inflater(encoding)
+    for at in range(0, len(data), piece_bytes):
+        yield from inflater.feed(data[at : at + piece_bytes])
+    yield from inflater.finish()
+
+
+@pytest.mark.parametrize("piece_bytes", [1, 7, 1000, 1 << 20])
+@pytest.mark.parametrize(
+    ("encoding", "encode"), [("gzip", gzip.compress), ("deflate", zlib.compress), ("deflate", raw_deflate)]
+)
+def test_any_pieces_give_the_same_bytes_in_bounded_chunks(encoding, encode, piece_bytes):
+    chunks = list(chunks_of(encoding, encode(PLAIN), piece_bytes))
+    assert b"".join(chunks) == PLAIN
+    assert max(map(len, chunks)) <= INFLATED_CHUNK_BYTES
+
+
+@pytest.mark.parametrize("piece_bytes", [1, 1 << 20])
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+@pytest.mark.parametrize("spoil", [lambda d: d[:-1], lambda d: d[:5], lambda d: d[:0], lambda d: d + b"x"])
+def test_what_is_cut_short_or_goes_on_is_malformed(encoding, piece_bytes, spoil):
+    data = {"gzip": gzip.compress, "deflate": zlib.compress}[encoding](PLAIN)
+    with pytest.raises(MalformedEncoding):
+        list(chunks_of(encoding, spoil(data), piece_bytes))
