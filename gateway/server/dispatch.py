@@ -73,11 +73,15 @@ async def _try_engine(rooms: Rooms, lease: Lease, admitted: Admitted) -> Outcome
         now=rooms.clock.now,
         own_headers=own_headers(admitted.exchange, lease.waited_s),
         answered=watch.answered,
+        generated=watch.generated,
     )
     outgoing = await _outgoing(watch, lease, admitted)
     try:
         async with rooms.upstream.open(watch.target, outgoing) as reply:
-            return await relay(reply, admitted.client, passage)
+            outcome = await relay(reply, admitted.client, passage)
+            if outcome is Outcome.ENGINE_ERROR and lease.ticket.first_token_at is None:
+                watch.failed()
+            return outcome
     except EngineFailure as failure:
         if failure.reason is Reason.ENGINE_UNREACHABLE:
             watch.refused()

@@ -37,6 +37,7 @@ class Passage:
     """One dispatched request, and who is told what becomes of it.
 
     own_headers: the gateway's own on every answer. answered: told once the engine has said something of this request.
+    generated: told once it has generated something for it.
     """
 
     exchange: Exchange
@@ -46,6 +47,7 @@ class Passage:
     now: Callable[[], float]
     own_headers: list[tuple[str, str]]
     answered: Callable[[], None]
+    generated: Callable[[], None]
 
     def begun(self, reply: Reply) -> None:
         """The first token, or the first byte of an answer that is no stream, is here."""
@@ -53,6 +55,7 @@ class Passage:
         reply.began()
         if reply.status < 300:
             self.lease.first_token()
+            self.generated()
 
 
 async def relay(reply: Reply, client: Downstream, passage: Passage) -> Outcome | Busy:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from gateway.core.plan import AdmissionKind, OrderKind, SlotBudget
-from gateway.engines.health import SILENT_MAX
+from gateway.engines.health import FAILED_MAX, SILENT_MAX
 from gateway.testing import answers
 from gateway.testing.builders import a_class, a_plan, an_admission
 from gateway.testing.harness import a_chat, running
@@ -277,3 +277,16 @@ async def test_a_long_answer_outlives_every_limit_while_bytes_flow(tmp_path):
     ):
         answer = await gateway.chat(stream=True)
     assert answer.body == b"".join(sent) + answers.DONE
+
+
+@BOTH
+async def test_an_engine_that_answers_everything_with_500_is_out_of_service_until_it_generates_again(tmp_path, stream):
+    async with ScriptedEngine() as engine, running(tmp_path, engine) as gateway:
+        engine.script = answers.error(500)
+        statuses = [(await gateway.chat(stream=stream)).status for _ in range(FAILED_MAX)]
+        assert statuses == [500] * FAILED_MAX
+        refused = await gateway.chat(stream=stream)
+        assert (refused.status, refused.header("x-gateway-reason")) == (503, "no_engine")
+        engine.script = answers.completion()
+        await gateway.until(lambda: gateway.gateway.rooms.watches["a"].health.is_up)
+        assert (await gateway.chat()).status == 200
