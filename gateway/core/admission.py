@@ -12,34 +12,28 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gateway.core.classify import engine_priority
+from gateway.core.early_rejection import EarlyRejection
 from gateway.core.estimate import retry_after_s
 from gateway.core.fleet import Fleet
 from gateway.core.lane import Lane
 from gateway.core.ledger import needs_of
 from gateway.core.orders import order_of
 from gateway.core.plan import AdmissionKind, Plan
-from gateway.core.types import (
+from gateway.core.ticket import (
     Assignment,
     Dispatched,
-    EngineSpec,
     Event,
     Finished,
     FirstToken,
-    LengthClass,
-    LineSnapshot,
-    Outcome,
     Queued,
-    Reason,
-    Refusal,
     Refused,
-    Snapshot,
     Ticket,
     TicketState,
 )
+from gateway.core.types import EngineSpec, LengthClass, LineSnapshot, Outcome, Reason, Refusal, Snapshot
 from gateway.core.waiting import Waiting
 
 _CUT = frozenset({Outcome.CLIENT_GONE, Outcome.TIMED_OUT})
-_PROBE_EACH = 100
 _EMPTY_LINE = LineSnapshot(requests=0, prompt_tokens=0, body_bytes=0, oldest_offered_at=None)
 
 
@@ -49,8 +43,8 @@ class Admission:
     def __init__(self, plan: Plan, engines: Sequence[EngineSpec], seed: int = 0) -> None:
         self._seed = seed
         self._offers = 0
-        self._misses = 0
         self._waiting = Waiting()
+        self._early = EarlyRejection(self._waiting)
         self._running: dict[int, Ticket] = {}
         self._tenants_running: Counter[tuple[str, str]] = Counter()
         self._drain_at: float | None = None
@@ -66,7 +60,7 @@ class Admission:
         events = self.tick(now) if at is not None and at <= now else []
         self._offers += 1
         ticket = Ticket(self._offers, assignment, now, now + assignment.wait_s_max, TicketState.WAITING)
-        no = self._closed(ticket) or self._predicted_miss(ticket, now)
+        no = self._closed(ticket) or self._early.judge(ticket, self._plan.early_rejection, now)
         if no is not None:
             return ticket, [*events, self._refuse(ticket, no, now)]
         ticket.needs = needs_of(assignment, self._fleet.kv_block_tokens)
@@ -199,32 +193,6 @@ class Admission:
                 retry_after_s=self._retry_after_s(ticket, ticket.offered_at),
             )
         return None
-
-    def _predicted_miss(self, ticket: Ticket, now: float) -> Refusal | None:
-        """Refuse at arrival what would wait past its deadline, at the plan's confidence; a few are let in as probes.
-
-        Nothing is refused without measurements, nor by a line in which nothing waits.
-        """
-        confidence = self._plan.early_rejection
-        if confidence is None:
-            return None
-        assignment = ticket.assignment
-        ticket.predicted_wait_s = self._waiting.predict_wait_s(assignment, now)
-        ratio = self._waiting.wait_ratio(assignment, confidence)
-        if ticket.predicted_wait_s is None or ratio is None:
-            return None
-        predicted_s = ticket.predicted_wait_s * ratio
-        if predicted_s <= assignment.wait_s_max:
-            return None
-        self._misses += 1
-        if self._misses % _PROBE_EACH == 0:
-            return None
-        return Refusal(
-            Reason.PREDICTED_MISS,
-            f"The wait is predicted to pass its deadline of {assignment.wait_s_max:g} s.",
-            limit=assignment.wait_s_max,
-            observed=round(predicted_s, 3),
-        )
 
     def _draining(self, ticket: Ticket) -> Refusal:
         message = "This gateway is shutting down; try again, another instance will answer."

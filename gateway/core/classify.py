@@ -6,7 +6,8 @@ Owns the length class, the context and output limits, the KV reserve and the eng
 from __future__ import annotations
 
 from gateway.core.plan import Plan
-from gateway.core.types import Assignment, Identity, LengthClass, Reason, Refusal, Shape
+from gateway.core.ticket import Assignment
+from gateway.core.types import Identity, LengthClass, Reason, Refusal, Shape
 
 _DEADLINE_MS_BITS = 43  # milliseconds since the epoch until the year 2248
 _DEADLINE_MS_MAX = (1 << _DEADLINE_MS_BITS) - 1

@@ -15,7 +15,8 @@ from gateway.core.lazy_heap import LazyHeap
 from gateway.core.ledger import Budget, Ledger, caps_of
 from gateway.core.plan import NonStreamRelease, Plan
 from gateway.core.steptime import StepFit
-from gateway.core.types import Assignment, EngineSpec, LengthClass, Ticket, TicketState
+from gateway.core.ticket import Assignment, Ticket, TicketState
+from gateway.core.types import EngineSpec, LengthClass
 
 _RELEASE_CONFIDENCE = 0.95
 _STEPS_IN_FLIGHT = 2

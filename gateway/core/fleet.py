@@ -11,7 +11,8 @@ from gateway.core.engine import Due, Engine
 from gateway.core.lazy_heap import LazyHeap
 from gateway.core.ledger import USED_BY, Budget
 from gateway.core.plan import Plan
-from gateway.core.types import EngineSnapshot, EngineSpec, LengthClass, Ticket
+from gateway.core.ticket import Ticket
+from gateway.core.types import EngineSnapshot, EngineSpec, LengthClass
 
 
 class Fleet:

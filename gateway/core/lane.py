@@ -12,7 +12,7 @@ from gateway.core.lazy_heap import LazyHeap
 from gateway.core.line import Flow
 from gateway.core.orders import Order
 from gateway.core.plan import ClassPlan
-from gateway.core.types import Ticket
+from gateway.core.ticket import Ticket
 
 _IDLE_TAGS_KEPT = 1024
 

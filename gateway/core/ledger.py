@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from gateway.core.plan import AdmissionKind, AdmissionPlan
-from gateway.core.types import Assignment, EngineLimits, LengthClass, Needs, Ticket
+from gateway.core.ticket import Assignment, Needs, Ticket
+from gateway.core.types import EngineLimits, LengthClass
 
 
 class Budget(IntEnum):

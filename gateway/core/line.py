@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from gateway.core.lazy_heap import LazyHeap
-from gateway.core.types import Ticket
+from gateway.core.ticket import Ticket
 
 
 class Line:

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping
 from gateway.core.estimate import DrainRate, Quantile
 from gateway.core.lazy_heap import LazyHeap
 from gateway.core.line import Line
-from gateway.core.types import Assignment, LengthClass, LineSnapshot, Reason, Refusal, Resource, Ticket
+from gateway.core.ticket import Assignment, Ticket
+from gateway.core.types import LengthClass, LineSnapshot, Reason, Refusal, Resource
 
 
 class _Share:

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from gateway.core.types import Assignment, Identity, Outcome, Reason
+from gateway.core.ticket import Assignment
+from gateway.core.types import Identity, Outcome, Reason
 
 UNKNOWN = "none"  # a label that is not known (yet)
 

@@ -11,19 +11,8 @@ from typing import assert_never
 
 from prometheus_client import generate_latest
 
-from gateway.core.types import (
-    Assignment,
-    Dispatched,
-    Event,
-    Finished,
-    FirstToken,
-    Identity,
-    Outcome,
-    Queued,
-    Reason,
-    Refused,
-    WaitOutcome,
-)
+from gateway.core.ticket import Assignment, Dispatched, Event, Finished, FirstToken, Queued, Refused
+from gateway.core.types import Identity, Outcome, Reason, WaitOutcome
 from gateway.observe.exchange import NO_LABELS, UNKNOWN, Exchange, Exchanges, Labels, Phase
 from gateway.observe.families import Families
 from gateway.observe.gauges import GaugeSources, ScrapedGauges

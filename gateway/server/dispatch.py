@@ -10,7 +10,8 @@ import asyncio
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gateway.core.types import Assignment, Outcome, Reason
+from gateway.core.ticket import Assignment
+from gateway.core.types import Outcome, Reason
 from gateway.engines.watch import EngineWatch
 from gateway.observe.exchange import Exchange
 from gateway.server.downstream import ClientGone, Downstream

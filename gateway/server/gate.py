@@ -12,20 +12,8 @@ from typing import Protocol, assert_never
 
 from gateway.core.admission import Admission
 from gateway.core.plan import Plan
-from gateway.core.types import (
-    Assignment,
-    Dispatched,
-    EngineSpec,
-    Event,
-    Finished,
-    FirstToken,
-    Outcome,
-    Queued,
-    Refusal,
-    Refused,
-    Snapshot,
-    Ticket,
-)
+from gateway.core.ticket import Assignment, Dispatched, Event, Finished, FirstToken, Queued, Refused, Ticket
+from gateway.core.types import EngineSpec, Outcome, Refusal, Snapshot
 
 
 class AdmissionRefused(Exception):  # noqa: N818 - the domain's word

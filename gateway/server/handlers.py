@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from aiohttp import web
 
 from gateway.core.classify import classify
-from gateway.core.types import Assignment, Identity, Outcome, Reason, Refusal, Shape
+from gateway.core.ticket import Assignment
+from gateway.core.types import Identity, Outcome, Reason, Refusal, Shape
 from gateway.counting.counter import CountingOverloaded, Uncountable, shape_of
 from gateway.engines.pool import Pool
 from gateway.identity.keyring import Unauthenticated

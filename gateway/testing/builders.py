@@ -18,7 +18,8 @@ from gateway.core.plan import (
     SlotBudget,
     TenantBounds,
 )
-from gateway.core.types import Assignment, EngineLimits, EngineSpec, LengthClass
+from gateway.core.ticket import Assignment
+from gateway.core.types import EngineLimits, EngineSpec, LengthClass
 
 DEFAULT_WEIGHTS: Mapping[str, float] = {"interactive": 16, "standard": 4, "batch": 1}
 

@@ -25,7 +25,8 @@ from time import process_time
 
 from gateway.core.admission import Admission
 from gateway.core.plan import Plan, SlotBudget
-from gateway.core.types import Assignment, Dispatched, Event, Outcome, Ticket, TicketState
+from gateway.core.ticket import Assignment, Dispatched, Event, Ticket, TicketState
+from gateway.core.types import Outcome
 from gateway.testing.builders import a_class, a_plan, an_admission, an_assignment, an_engine
 
 DEPTHS = (10, 10_000, 100_000)

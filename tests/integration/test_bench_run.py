@@ -72,6 +72,8 @@ async def started(*words: str, **environment: str) -> asyncio.subprocess.Process
         env={**os.environ, **KEYS, **environment},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
+        # A suite that runs in the background may have inherited an ignored interrupt.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
 
 

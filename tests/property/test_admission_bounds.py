@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 
 from gateway.core.admission import Admission
 from gateway.core.plan import AdmissionKind, OrderKind, Plan, SlotBudget, TenantBounds
-from gateway.core.types import Dispatched, Event, LengthClass, Outcome, Refused, Ticket
+from gateway.core.ticket import Dispatched, Event, Refused, Ticket
+from gateway.core.types import LengthClass, Outcome
 from gateway.testing.builders import a_class, a_plan, an_admission, an_assignment, an_engine
 
 NEVER_S = 1e12

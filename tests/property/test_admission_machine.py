@@ -10,18 +10,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from gateway.core.admission import Admission
 from gateway.core.plan import AdmissionKind, OrderKind, SlotBudget, TenantBounds
-from gateway.core.types import (
-    Dispatched,
-    Event,
-    Finished,
-    FirstToken,
-    LengthClass,
-    Outcome,
-    Queued,
-    Reason,
-    Refused,
-    Ticket,
-)
+from gateway.core.ticket import Dispatched, Event, Finished, FirstToken, Queued, Refused, Ticket
+from gateway.core.types import LengthClass, Outcome, Reason
 from gateway.testing.builders import a_class, a_plan, an_admission, an_assignment, an_engine
 
 CLASSES = ("interactive", "batch")

@@ -17,19 +17,8 @@ from virtual_engine import EngineRequest, Step
 
 from gateway.core.admission import Admission
 from gateway.core.plan import Plan
-from gateway.core.types import (
-    Assignment,
-    Dispatched,
-    EngineSpec,
-    Event,
-    Finished,
-    FirstToken,
-    LengthClass,
-    Outcome,
-    Reason,
-    Refused,
-    Ticket,
-)
+from gateway.core.ticket import Assignment, Dispatched, Event, Finished, FirstToken, Refused, Ticket
+from gateway.core.types import EngineSpec, LengthClass, Outcome, Reason
 from gateway.testing.builders import an_assignment
 
 START = 1_000_000.0

@@ -16,18 +16,8 @@ from gateway.core.plan import (
     SlotBudget,
     TenantBounds,
 )
-from gateway.core.types import (
-    Dispatched,
-    Finished,
-    FirstToken,
-    LengthClass,
-    Outcome,
-    Queued,
-    Reason,
-    Refused,
-    Resource,
-    TicketState,
-)
+from gateway.core.ticket import Dispatched, Finished, FirstToken, Queued, Refused, TicketState
+from gateway.core.types import LengthClass, Outcome, Reason, Resource
 from gateway.testing.builders import a_class, a_plan, an_admission, an_assignment, an_engine
 
 NOW = 1_000_000.0

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gateway.core.classify import classify, engine_priority
-from gateway.core.types import Assignment, Identity, LengthClass, Reason, Shape
+from gateway.core.ticket import Assignment
+from gateway.core.types import Identity, LengthClass, Reason, Shape
 from gateway.testing.builders import a_class, a_plan, an_assignment
 
 PLAN = a_plan()

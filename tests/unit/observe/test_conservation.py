@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from gateway.core.admission import Admission
-from gateway.core.types import Identity, Outcome, TicketState
+from gateway.core.ticket import TicketState
+from gateway.core.types import Identity, Outcome
 from gateway.observe.gauges import GaugeSources, ScrapedGauges
 from gateway.observe.metrics import Observer
 from gateway.testing.builders import a_class, a_plan, an_assignment, an_engine
