@@ -1,4 +1,4 @@
-"""The configuration and the key that a first `make run` needs: var/gateway.yaml and var/keys.yaml.
+"""The configuration and the keys that a first `make run` needs: var/gateway.yaml and var/keys.yaml.
 
 Owns those two files. A configuration that a person has changed is never written over; a key is shown once and only its
 hash is kept.
@@ -14,10 +14,12 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import yaml
 
-SERVICE_CLASS, TENANT = "interactive", "me"
+TENANT = "me"
+SERVICE_CLASSES = {"KEY": "interactive", "KEY_BATCH": "batch"}  # by the variable that a key is shown for
 POOL = "default"
 HEADER = re.compile(r"\A# Written by `make run` \((\w{12})\): edit it freely, it is then left alone\.\n")
 
@@ -62,14 +64,16 @@ def configuration(upstream: Upstream) -> str:
     if upstream.tokenizer_path is not None:
         tokenizer = {"kind": "local", "path": str(upstream.tokenizer_path)}
     pool = {"models": upstream.models, "tokenizer": tokenizer}
-    # Values from outside are written as JSON: quoted, so that a model named 1e3 stays text.
+    # Values from outside are written as JSON: quoted, so that a model named 1e3 stays text. The engine has a line for
+    # each setting: another one can be pasted below.
+    settings = "\n    ".join(f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in engine.items())
     text = f"""\
 listen: {{host: 127.0.0.1, port: 8080}}
 ops: {{host: 127.0.0.1, port: 9090}}
 policy: short-first
 auth: {{keys_file: keys.yaml}}
 engines:
-  - {json.dumps(engine, ensure_ascii=False)}
+  - {settings}
 pools:
   {POOL}: {json.dumps(pool, ensure_ascii=False)}
 drain: {{settle_s: 0}}
@@ -94,17 +98,29 @@ def write_configuration(path: Path, upstream: Upstream) -> bool:
     return True
 
 
-def write_keys(path: Path) -> str | None:
-    """Write keys.yaml with one fresh key where there is none. Returns the key, which is stored nowhere, or None."""
+def write_keys(path: Path) -> dict[str, str]:
+    """Write keys.yaml with a fresh key of each of SERVICE_CLASSES where there is none.
+
+    Returns the keys, which are stored nowhere, by their variables; none where the file is there already.
+    """
     if path.exists():
-        return None
-    command = [sys.executable, "-m", "gateway", "keys", "new", "--service-class", SERVICE_CLASS, "--tenant", TENANT]
-    made = yaml.safe_load(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    text = f"keys:\n  - {json.dumps(made['entry'])}\n"
+        return {}
+    made = {name: _new_key(service_class) for name, service_class in SERVICE_CLASSES.items()}
+    text = "keys:\n" + "".join(f"  - {json.dumps(each['entry'])}\n" for each in made.values())
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
         file.write(text)
-    key: str = made["key"]
-    return key
+    return {name: each["key"] for name, each in made.items()}
+
+
+def states_limits(path: Path) -> bool:
+    """Whether this configuration says what any of its engines was started with."""
+    stated = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return any(engine.get("limits") for engine in stated["engines"])
+
+
+def _new_key(service_class: str) -> Any:
+    command = [sys.executable, "-m", "gateway", "keys", "new", "--service-class", service_class, "--tenant", TENANT]
+    return yaml.safe_load(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
 def addresses(path: Path) -> Addresses:

@@ -10,9 +10,12 @@ import json
 import os
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import time
+import urllib.error
+from http.client import HTTPException
 from pathlib import Path
 
 from deploy import first_files
@@ -21,10 +24,17 @@ from deploy.engine import install, launch, readback, running
 from deploy.engine.flags import EngineFlags
 from deploy.engine.home import EngineError
 from deploy.first_files import FilesError, Upstream
+from deploy.welcome import Served, welcome
 
 VAR = homes.REPOSITORY / "var"
 READY_S_MAX = 30.0
 POLL_S = 0.2
+
+_FIXES = {
+    401: "set ENGINE_API_KEY to its key",
+    403: "set ENGINE_API_KEY to its key",
+    404: "give scheme, host and port alone",
+}
 
 
 class UpstreamError(Exception):
@@ -91,8 +101,8 @@ def _given(url: str) -> Upstream:
     try:
         answer = json.loads(readback.fetch(url + "/v1/models", bearer=key or None))
         models = tuple(card["id"] for card in answer["data"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UpstreamError(f"ENGINE_URL={url} does not answer /v1/models as vLLM does: {error}") from error
+    except (OSError, HTTPException, ValueError, KeyError, TypeError) as error:
+        raise UpstreamError(f"ENGINE_URL={url} {_in_words(error)}") from error
     if not models:
         raise UpstreamError(f"ENGINE_URL={url} serves no model")
     return Upstream(
@@ -105,13 +115,31 @@ def _given(url: str) -> Upstream:
     )
 
 
+def _in_words(error: Exception) -> str:
+    """What an engine did that gave no list of models, and what may help."""
+    if isinstance(error, urllib.error.HTTPError):
+        fix = _FIXES.get(error.code, "is it a vLLM server, and is it ready?")
+        return f"answers /v1/models with {error.code}: {fix}"
+    match error.reason if isinstance(error, urllib.error.URLError) else error:
+        case ConnectionRefusedError():
+            return "refuses the connection: is the engine started, and is this its port?"
+        case socket.gaierror():
+            return "names a host that is not known: correct it"
+        case TimeoutError():
+            return "does not answer in time: is the engine started, and can it be reached from here?"
+        case OSError() as reason:
+            return f"cannot be reached: {reason.strerror or reason}"
+        case _:
+            return "does not answer /v1/models as vLLM does: is it the address of a vLLM server, like http://host:8000?"
+
+
 def _serve(upstream: Upstream) -> int:
     """Run the gateway to its end and return its exit status."""
     VAR.mkdir(exist_ok=True)
     configuration = VAR / "gateway.yaml"
     if first_files.write_configuration(configuration, upstream):
         print(f"run: wrote {configuration}", file=sys.stderr)
-    key = first_files.write_keys(VAR / "keys.yaml")
+    keys = first_files.write_keys(VAR / "keys.yaml")
     # A session of its own: the terminal's Ctrl-C reaches this process alone, which passes it on once.
     gateway = subprocess.Popen(
         [sys.executable, "-m", "gateway", "serve", "--config", str(configuration)], start_new_session=True
@@ -119,7 +147,16 @@ def _serve(upstream: Upstream) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: gateway.send_signal(signal.SIGTERM))
     if _serves(configuration, gateway):
-        print(_welcome(configuration, key, upstream), file=sys.stderr, flush=True)
+        served = Served(
+            addresses=first_files.addresses(configuration),
+            upstream=upstream,
+            configuration=configuration,
+            keys_file=VAR / "keys.yaml",
+            keys=keys,
+            command=Path(sys.executable).with_name("gateway"),
+            has_limits=first_files.states_limits(configuration),
+        )
+        print(welcome(served), file=sys.stderr, flush=True)
     return gateway.wait()
 
 
@@ -135,26 +172,6 @@ def _serves(configuration: Path, gateway: subprocess.Popen[bytes]) -> bool:
         else:
             return True
     return False
-
-
-def _welcome(configuration: Path, key: str | None, upstream: Upstream) -> str:
-    addresses = first_files.addresses(configuration)
-    question = {"model": upstream.models[0], "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 32}
-    lines = [f"\nServing on {addresses.public} (metrics and health on {addresses.ops}). Ctrl-C drains and ends it."]
-    if key is None:
-        lines.append("Your key was shown when it was made; for a new one remove var/keys.yaml and run this again.")
-    else:
-        lines.append(f"Your key, shown this once (only its hash is kept, in var/keys.yaml): {key}")
-    if not upstream.limits:
-        lines.append(
-            f"State the flags your engine was started with under `limits` in {configuration}: policies use them."
-        )
-    lines += [
-        "Try, in another terminal:",
-        f'  curl {addresses.public}/v1/chat/completions -H "Authorization: Bearer {key or "$GATEWAY_KEY"}" \\',
-        f"    -H 'Content-Type: application/json' -d {shlex.quote(json.dumps(question))}\n",
-    ]
-    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -11,11 +11,12 @@ import sys
 from collections.abc import Sequence
 
 from gateway.cli import bench, check, keys, policies, serve
+from gateway.observe.release import RELEASE
 from gateway.strict_yaml import ConfigError
 
 _EXAMPLE = """\
 examples:
-  gateway keys new --service-class interactive --tenant acme
+  gateway keys new --service-class interactive --tenant acme --append keys.yaml
   gateway check --config gateway.yaml --engines
   gateway serve --config gateway.yaml
 """
@@ -28,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         status = _run(arguments)
         sys.stdout.flush()
     except ConfigError as error:
-        sys.stderr.write(f"error: {error}\n")
+        sys.stderr.writelines(f"error: {line}\n" for line in error.lines())
         return 2
     except BrokenPipeError:
         # Whoever read the output has left; nothing more may be written, not even by the interpreter's own flush.
@@ -41,7 +42,11 @@ def _run(arguments: list[str]) -> int:
     if arguments[:1] == [bench.NAME]:
         return bench.run(arguments[1:])
     try:
-        options = _parser().parse_args(arguments)
+        parser = _parser()
+        if not arguments:
+            parser.print_help(sys.stderr)
+            return 2
+        options = parser.parse_args(arguments)
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else 0
     status: int = options.run(options)
@@ -55,6 +60,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--version", action="version", version=f"gateway {RELEASE}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for command in (serve, check, keys, policies, bench):
         command.register(commands)

@@ -11,6 +11,9 @@ from bench.analysis.classes import ClassMeasure, Sample, measure, sample
 from bench.analysis.limits import Limits
 from bench.records.request import Outcome, Phase, RequestRecord
 
+# What says that the request itself is wrong, or who sends it: never load.
+TURNED_AWAY = (400, 401, 403, 404)
+
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
@@ -35,12 +38,14 @@ class Exactness:
 class Measurements:
     """One run. `classes` by name, `all` among them. Throughput is None where nothing completed.
 
+    turned_away: how many requests of the whole run were answered with each status of TURNED_AWAY.
     loop_late_share: of the run's time, how much the event loop spent being late by more than the tolerance.
     """
 
     window_s: float
     classes: dict[str, ClassMeasure]
     warmup_outcomes: dict[str, int]
+    turned_away: dict[int, int]
     throughput: Throughput | None
     dispatch_lag_ms: Sample
     dispatch_lag_ms_max: float | None
@@ -108,6 +113,7 @@ def put_together(
         window_s=window_s,
         classes=classes,
         warmup_outcomes=dict(Counter(str(r.outcome) for r in records if r.phase is Phase.WARMUP)),
+        turned_away=dict(Counter(each.status for each in records if each.status in TURNED_AWAY)),
         throughput=throughput(records),
         dispatch_lag_ms=sample(lags),
         dispatch_lag_ms_max=max(lags, default=None),

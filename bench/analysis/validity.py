@@ -1,6 +1,7 @@
 """Whether a run may be used: VALID, or INVALID and why. Pure; tolerances are fixed before the run.
 
-A verdict says nothing of how good the target is. A run with refusals or unfinished requests can be perfectly valid.
+A verdict says nothing of how good the target is. A run with refusals or unfinished requests can be perfectly valid,
+while an answer that says the request itself is wrong shows that something else was measured than was asked for.
 """
 
 from __future__ import annotations
@@ -15,6 +16,14 @@ from bench.records.request import Outcome
 # A token is stamped late only while the event loop is late: under one per cent of the time no quantile up to p99 moves
 # by it, and one hiccup of the machine does not void an hour.
 LOOP_LATE_SHARE_MAX = 0.01
+
+# In a scenario the options are keys: credentials, model, lengths.
+_TURNED_AWAY = {
+    400: "it does not take such requests: mend --long-tokens, --short-tokens, --output-tokens or --model",
+    401: "it wants a key that it knows: name the variable that holds one with --credential ENV",
+    403: "the key is not allowed this: name the variable of another with --credential ENV, or mend --model",
+    404: "it does not know the model or the route: mend --model, --base-url or --endpoint",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +61,24 @@ def judge(
         reasons.append(f"{unsent} requests were never sent")
     if measured.classes["all"].offered == 0:
         reasons.append("no request was planned inside the measurement window")
+    reasons += _turned_away(measured, interrupted=interrupted)
     lag_reasons, lag_notes = _client(measured, lag_tolerance_ms)
     length_reasons, length_notes = _lengths(measured)
     notes = [*engine_notes, *lag_notes, *length_notes]
     if measured.malformed_events:
         notes.append(f"{measured.malformed_events} stream events could not be read")
     return Verdict((*reasons, *lag_reasons, *length_reasons), tuple(notes))
+
+
+def _turned_away(measured: Measurements, *, interrupted: bool) -> list[str]:
+    reasons = [
+        f"{number} requests were answered {status}: {_TURNED_AWAY[status]}"
+        for status, number in sorted(measured.turned_away.items())
+    ]
+    everything = measured.classes["all"]
+    if reasons or interrupted or not everything.offered or everything.outcomes[Outcome.COMPLETED]:
+        return reasons
+    return ["no request completed: see above how they ended; a lower rate or a longer drain deadline may help"]
 
 
 def _client(measured: Measurements, tolerance_ms: float) -> tuple[list[str], list[str]]:

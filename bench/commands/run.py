@@ -27,7 +27,8 @@ EXAMPLE = """example:
       --mix 80/20 --goodput short:ttft:500 long:ttft:20000
 
 exit codes: 0 valid, 1 the target does not answer, 2 usage, 3 valid but some requests were still unfinished at the
-drain deadline, 4 INVALID (the client was late, or what was measured is not what was asked for)"""
+drain deadline, 4 INVALID (the client was late, requests were answered 400, 401, 403 or 404, none completed, or what was
+measured is otherwise not what was asked for)"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

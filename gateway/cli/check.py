@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING
 from gateway.cli import configuration, plan_tables
 from gateway.cli.configuration import Configuration
 from gateway.policy.fit import findings
+from gateway.settings import Listen, Ops
 from gateway.settings import LocalTokenizer as LocalTokenizerSettings
 
 if TYPE_CHECKING:
     from gateway.cli.commands import Commands
     from gateway.cli.engine_check import EngineReport
 
+_WARNING = "warning"
 _STATED = {"priority": True, "fcfs": False, "probe": None}
 
 _EXAMPLE = """\
@@ -46,12 +48,20 @@ def _check(options: argparse.Namespace) -> int:
     _check_tokenizers(read)
     reports = _reports(read) if options.engines else {}
     print("\n\n".join(_sections(read, reports)), end="\n\n")
-    for line in _remarks(read, reports):
-        print(line)
+    remarks = list(_remarks(read, reports))
+    for remark in remarks:
+        print(remark)
     problems = [f"{report.engine}: {problem}" for report in reports.values() for problem in report.problems]
     for problem in problems:
         sys.stderr.write(f"error: engine {problem}.\n")
-    return 1 if problems else 0
+    if problems:
+        return 1
+    print(_verdict(sum(remark.startswith(_WARNING) for remark in remarks)))
+    return 0
+
+
+def _verdict(warnings: int) -> str:
+    return f"OK, {warnings} warning{'s' if warnings > 1 else ''}" if warnings else "OK"
 
 
 def _check_tokenizers(read: Configuration) -> None:
@@ -75,7 +85,13 @@ def _reports(read: Configuration) -> Mapping[str, EngineReport]:
 
 def _sections(read: Configuration, reports: Mapping[str, EngineReport]) -> Iterator[str]:
     plan = read.plan
-    yield f"configuration  {read.path}\npolicy         {plan.name}, sha256 {plan.sha256[:12]}"
+    yield (
+        f"configuration  {read.path}\n"
+        f"listen         {_address(read.settings.listen)}\n"
+        f"ops            {_address(read.settings.ops)}\n"
+        f"policy         {plan.name}, sha256 {plan.sha256[:12]}"
+    )
+    yield plan_tables.queues_table(plan)
     yield plan_tables.classes_table(plan)
     yield (
         f"admission      {plan.admission.kind}\norder          {plan.order}\n"
@@ -89,6 +105,11 @@ def _sections(read: Configuration, reports: Mapping[str, EngineReport]) -> Itera
         from gateway.cli.engine_check import reports_table
 
         yield reports_table(list(reports.values()))
+
+
+def _address(at: Listen | Ops) -> str:
+    host = f"[{at.host}]" if ":" in at.host else at.host
+    return f"http://{host}:{at.port}"
 
 
 def _remarks(read: Configuration, reports: Mapping[str, EngineReport]) -> Iterator[str]:
@@ -115,4 +136,4 @@ def _remarks(read: Configuration, reports: Mapping[str, EngineReport]) -> Iterat
 
 
 def _remark(is_warning: bool, text: str) -> str:
-    return f"{'warning' if is_warning else 'note'}: {text}."
+    return f"{_WARNING if is_warning else 'note'}: {text}."

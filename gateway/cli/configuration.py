@@ -15,7 +15,7 @@ from gateway.core.plan import Plan
 from gateway.identity.keys import KeyEntry, load_keys
 from gateway.policy import source
 from gateway.settings import Settings
-from gateway.strict_yaml import ConfigError, means_a_file
+from gateway.strict_yaml import ConfigError, means_a_file, quoting
 
 if TYPE_CHECKING:
     from gateway.counting.model_files import TokenizerUnusable
@@ -70,7 +70,7 @@ def _plan(path: Path, settings: Settings, override: str | None) -> Plan:
         raise ConfigError(
             str(path),
             "policy",
-            "is not a shipped policy",
+            quoting(settings.policy, "is not a shipped policy"),
             f"Use one of {', '.join(source.names())}, or give the path of a file",
         )
     return source.load(settings.policy)

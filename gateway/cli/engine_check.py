@@ -15,7 +15,7 @@ import structlog
 
 from gateway.cli.table import Cell, table
 from gateway.core.types import EngineLimits
-from gateway.engines import reading
+from gateway.engines import proof, reading
 from gateway.engines.target import Scheduling
 from gateway.engines.watch import EngineWatch
 from gateway.server import wiring
@@ -97,7 +97,7 @@ def _priority(watch: EngineWatch) -> str:
         case Scheduling.PROBE, None if not watch.known.load.is_idle:
             return "not proved: the engine was not idle"
         case Scheduling.PROBE, None:
-            return "not proved: no round of the proof fits the model's context"
+            return f"not proved: {proof.why_not_planned(watch.limits)}"
         case Scheduling.PROBE, proved:
             return "proved" if proved else "not proved, so not used"
         case _, stated:

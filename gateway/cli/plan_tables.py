@@ -6,37 +6,54 @@ Owns what `gateway check` shows of each. Judges nothing.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from gateway.cli.table import Cell, table
-from gateway.core.plan import AdmissionPlan, ClassPlan, Plan
+from gateway.core.plan import AdmissionKind, AdmissionPlan, ClassPlan, Plan
 from gateway.core.types import LengthClass
 from gateway.identity.keys import KeyEntry
 from gateway.settings import Engine, LocalTokenizer, Settings
 
+_MIB = 1 << 20
 
-def classes_table(plan: Plan) -> str:
+
+def queues_table(plan: Plan) -> str:
+    """Who may wait and how long. Under a plan that gates nothing nobody waits, so no bound of these binds."""
     header = [
-        "service class", "rank", "weight", "queue requests", "queue tokens", "queue bytes", "wait short s",
-        "wait long s", "tenant queued", "tenant running", "output tokens",
+        "service class", "queue requests", "queue tokens", "queue MiB", "tenant queued", "wait short s", "wait long s",
     ]  # fmt: skip
-    return table(header, [_class_row(each) for each in sorted(plan.classes.values(), key=lambda each: each.rank)])
+    waits = plan.admission.kind is not AdmissionKind.NONE
+    return table(header, [_queue_row(each) if waits else _unbounded(each, header) for each in _ranked(plan.classes)])
 
 
-def _class_row(each: ClassPlan) -> list[Cell]:
+def _queue_row(each: ClassPlan) -> list[Cell]:
     return [
         each.name,
-        each.rank,
-        each.weight,
         each.queue.requests_max,
         each.queue.prompt_tokens_max,
-        each.queue.bytes_max,
+        each.queue.bytes_max / _MIB,
+        each.tenant.queued_requests_max,
         each.wait_s_max[LengthClass.SHORT],
         each.wait_s_max[LengthClass.LONG],
-        each.tenant.queued_requests_max,
-        each.tenant.running_max,
-        each.output_tokens_max,
     ]
+
+
+def _unbounded(each: ClassPlan, header: Sequence[str]) -> list[Cell]:
+    return [each.name, *[None] * (len(header) - 1)]
+
+
+def classes_table(plan: Plan) -> str:
+    """What a class may take of the engines."""
+    gates = plan.admission.kind is not AdmissionKind.NONE
+    rows: list[list[Cell]] = [
+        [each.name, each.rank, each.weight, each.tenant.running_max if gates else None, each.output_tokens_max]
+        for each in _ranked(plan.classes)
+    ]
+    return table(["service class", "rank", "weight", "tenant running", "output tokens"], rows)
+
+
+def _ranked(classes: Mapping[str, ClassPlan]) -> list[ClassPlan]:
+    return sorted(classes.values(), key=lambda each: each.rank)
 
 
 def budgets_table(plan: Plan) -> str:
@@ -63,7 +80,7 @@ def _budget_rows(admission: AdmissionPlan) -> list[list[Cell]]:
 
 
 def engines_table(settings: Settings) -> str:
-    header = ["engine", "pool", "url", "scheduling", "step tokens", "long threshold", "sequences", "KV tokens"]
+    header = ["engine", "pool", "url", "scheduling", "step tokens", "threshold", "sequences", "KV tokens"]
     return table(header, [_engine_row(engine) for engine in settings.engines])
 
 
@@ -97,5 +114,4 @@ def pools_table(settings: Settings) -> str:
 
 def keys_table(keys: tuple[KeyEntry, ...], classes: Mapping[str, ClassPlan]) -> str:
     counted = Counter(entry.service_class for entry in keys)
-    ranked = sorted(classes.values(), key=lambda each: each.rank)
-    return table(["service class", "keys"], [[each.name, counted[each.name]] for each in ranked])
+    return table(["service class", "keys"], [[each.name, counted[each.name]] for each in _ranked(classes)])

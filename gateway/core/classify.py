@@ -21,11 +21,13 @@ def classify(
     context_tokens: int | None,
     wait_s_wish: float | None = None,
     output_param: str = "max_tokens",
+    prompt_param: str = "prompt",
 ) -> Assignment | Refusal:
     """Judge one request by the plan it is pinned to.
 
     context_tokens: the model's context length, None where unknown. wait_s_wish: the caller's own wait limit in
-    seconds; it can only shorten the class's. output_param: the member that states the output, for `error.param`.
+    seconds; it can only shorten the class's. output_param, prompt_param: the members that state the output and the
+    prompt, for `error.param`.
     """
     class_plan = plan.classes.get(identity.service_class)
     if class_plan is None:
@@ -45,7 +47,7 @@ def classify(
         )
     stated = shape.output_tokens_stated
     if context_tokens is not None:
-        too_long = _over_context(shape, context_tokens, output_param)
+        too_long = _over_context(shape, context_tokens, output_param, prompt_param)
         if too_long is not None:
             return too_long
     cap = class_plan.output_tokens_max
@@ -88,13 +90,13 @@ def classify(
     )
 
 
-def _over_context(shape: Shape, context_tokens: int, output_param: str) -> Refusal | None:
+def _over_context(shape: Shape, context_tokens: int, output_param: str, prompt_param: str) -> Refusal | None:
     if shape.is_exact and shape.longest_prompt_tokens >= context_tokens:
         return Refusal(
             Reason.CONTEXT_LENGTH,
             f"This model's context is {context_tokens} tokens; the prompt has {shape.longest_prompt_tokens}, which "
             "leaves no room for an answer. Shorten the prompt.",
-            param="prompt",
+            param=prompt_param,
             limit=context_tokens,
             observed=shape.longest_prompt_tokens,
         )

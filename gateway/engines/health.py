@@ -2,9 +2,10 @@
 
 A refused connection counts at once. Silence counts when it comes `SILENT_MAX` times in a row with nothing answered in
 between, because one slow answer is no dead engine. An engine's own 429 or 503 is an answer. A 5xx in place of a first
-token counts when it comes `FAILED_MAX` times in a row with no token generated in between: one request can be the cause
-of one, but an engine whose core has died answers nothing else. What brings an engine back is a question of the right
-depth: one that went silent or failed must generate again, not only serve /v1/models.
+token, `FAILED_MAX` times in a row with no token generated in between, is a suspicion and no more: a caller can ask for
+what the engine fails on. Only an engine that then fails to generate a token for the gateway itself is out of service.
+What brings an engine back is a question of the right depth: one that went silent or failed must generate again, not
+only serve /v1/models.
 """
 
 from __future__ import annotations
@@ -67,8 +68,15 @@ class Health:
     def failed(self) -> None:
         """A real request got an engine error (5xx, but no 503) in place of its first token."""
         self._failed_in_a_row += 1
-        if self.is_up and self._failed_in_a_row >= FAILED_MAX:
-            self.state = State.FAILING
+
+    @property
+    def is_suspected(self) -> bool:
+        """Whether the engine fails so often in a row that it has to show that it can generate."""
+        return self.is_up and self._failed_in_a_row >= FAILED_MAX
+
+    def convicted(self) -> None:
+        """A suspected engine did not generate for the gateway either."""
+        self.state = State.FAILING
 
     def restarted(self) -> None:
         """The engine is another process than before: nothing that was known of it holds."""

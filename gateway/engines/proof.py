@@ -53,6 +53,14 @@ def plan_load(limits: EngineLimits, context_tokens: int | None) -> Load | None:
     return Load(fillers, share)
 
 
+def why_not_planned(limits: EngineLimits) -> str:
+    """Say why `plan_load` found no round for this engine, and what to state where it had to guess."""
+    reason = "no round of the proof fits the model's context"
+    if limits.max_num_batched_tokens is None:
+        reason += "; state the engine's limits.max_num_batched_tokens and limits.max_num_seqs"
+    return reason
+
+
 async def obeys_priority(complete: Complete, load: Load, model: str, salt: bytes, pause: Pause) -> bool:
     """Run the rounds; True where the order is proved.
 

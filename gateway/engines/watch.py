@@ -27,6 +27,7 @@ GENERATION_S_MAX = 30.0
 CARDS_INTERVAL_S = 30.0
 PROOF_ATTEMPTS_MAX = 3
 CRASH_PAUSE_S = 5.0
+DOWN_TOLD_EVERY_S = 60.0
 
 
 @dataclass(slots=True)
@@ -68,6 +69,7 @@ class EngineWatch:
         self._changed = changed
         self._pause = pause
         self._log = structlog.get_logger().bind(engine=target.name)
+        self._down_told_at = float("-inf")
 
     @property
     def limits(self) -> EngineLimits:
@@ -99,7 +101,7 @@ class EngineWatch:
         self.health.generated()
 
     def failed(self) -> None:
-        self._move(self.health.failed)
+        self.health.failed()
 
     def refused(self) -> None:
         self._move(self.health.refused)
@@ -122,17 +124,21 @@ class EngineWatch:
 
     async def look(self) -> None:
         """Look once: read an engine that is up, try to bring back one that is not."""
+        why = None
         try:
             if self.health.is_up:
                 await self._keep_up_to_date()
             else:
                 await self._bring_back()
-        except EngineUnreachable:
+        except EngineUnreachable as error:
             self.known.problem = None
+            why = str(error)
             self.refused()
-        except EngineSilent:
+        except EngineSilent as error:
             # Slow, not dead: what happens to real requests decides.
-            return
+            why = str(error)
+        if not self.health.is_up:
+            self._tell_down(why or self.known.problem)
 
     async def _bring_back(self) -> None:
         """Bring the engine into service. Its models decide, and a token where it must generate; nothing else does."""
@@ -152,6 +158,11 @@ class EngineWatch:
         self._move(self.health.recovered)
 
     async def _keep_up_to_date(self) -> None:
+        if self.health.is_suspected:
+            if not await self._complete(self._one_token(), None):
+                self._move(self.health.convicted)
+                return
+            self.health.generated()
         if await self._read_load():
             if self.target.scheduling is Scheduling.PROBE:
                 # It is held out of service for its new proof: no caller waits behind the proof's prompts.
@@ -224,10 +235,11 @@ class EngineWatch:
         model = self.known.cards[0]["id"]
         load = proof.plan_load(self.limits, reading.context_tokens(self.known.cards, model))
         if load is None:
-            self._log.warning("priority_not_probed", why="no round fits the model's context")
+            self._log.warning("priority_not_probed", why=proof.why_not_planned(self.limits))
             return
         while not self.known.priority_proved and self.known.proofs_tried < PROOF_ATTEMPTS_MAX:
             self.known.proofs_tried += 1
+            self._log.info("priority_probe_started", attempt=self.known.proofs_tried, rounds=proof.ROUNDS)
             try:
                 proved = await proof.obeys_priority(self._complete, load, model, os.urandom(16), asyncio.sleep)
             except TimeoutError:
@@ -257,11 +269,21 @@ class EngineWatch:
     def _complain(self, problem: str) -> None:
         if problem != self.known.problem:
             self._log.error("engine_not_usable", problem=problem)
+            self._down_told_at = self._now()
         self.known.problem = problem
+
+    def _tell_down(self, why: str | None) -> None:
+        """Say that the engine is out of service, again and again while it is; nothing where it was just said."""
+        now = self._now()
+        if now >= self._down_told_at + DOWN_TOLD_EVERY_S:
+            self._down_told_at = now
+            self._log.warning("engine_state", state=self.health.state.value, url=self.target.url, why=why)
 
     def _move(self, step: Callable[[], None]) -> None:
         before = self.health.state
         step()
         if self.health.state is not before:
-            self._log.warning("engine_state", state=self.health.state.value, was=before.value)
+            tell = self._log.info if self.health.is_up else self._log.warning
+            tell("engine_state", state=self.health.state.value, was=before.value)
+            self._down_told_at = self._now()
             self._changed(self)

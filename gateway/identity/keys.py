@@ -1,6 +1,6 @@
 """keys.yaml: who may call, by the hash of a key. New keys are made here too.
 
-Owns the file's format and the key's. A key itself is never stored, and never named in an error.
+Owns the file's format and the key's, and writes nothing. A key itself is never stored, and never named in an error.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from gateway.strict_yaml import ConfigError, Name, Strict, problem, read
+from gateway.strict_yaml import ConfigError, Fault, Name, Strict, problem, read
 
 KEYS_MAX = 20_000
 KEY_PREFIX = "gw-"
@@ -87,7 +87,7 @@ class KeysFile(Strict):
 
 def load_keys(path: Path, service_classes: Collection[str]) -> tuple[KeyEntry, ...]:
     """The entries of the file; raises ConfigError, also for a class that is not among `service_classes`."""
-    entries = read(path, KeysFile).keys
+    entries = read(path, KeysFile, misreading=unheaded).keys
     for index, entry in enumerate(entries):
         if entry.service_class not in service_classes:
             raise ConfigError(
@@ -97,6 +97,16 @@ def load_keys(path: Path, service_classes: Collection[str]) -> tuple[KeyEntry, .
                 f"Use one of {', '.join(sorted(service_classes))}, or add the class to the policy",
             )
     return entries
+
+
+def unheaded(document: object) -> Fault | None:
+    """What to say of entries that stand in the file without `keys:` above them."""
+    fix = "Start it with `keys:` and list the entries under it"
+    if isinstance(document, list):
+        return Fault("", "is a list", fix)
+    if isinstance(document, dict) and "keys" not in document and document.keys() & {"entry", *KeyEntry.model_fields}:
+        return Fault("", "is an entry", fix)
+    return None
 
 
 def new_key(service_class: str, tenant: str) -> tuple[str, KeyEntry]:

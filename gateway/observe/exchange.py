@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from gateway.core.ticket import Assignment
-from gateway.core.types import Identity, Outcome, Reason
+from gateway.core.types import Identity, LengthClass, Outcome, Reason
 
 UNKNOWN = "none"  # a label that is not known (yet)
 
@@ -70,6 +70,11 @@ class Exchange:
     reason: Reason | None = None
     outcome: Outcome | None = None
     ended_at: float | None = None
+
+    @property
+    def length_class(self) -> LengthClass | None:
+        """How long its prompt is; None until that is counted."""
+        return None if self.labels.length_class == UNKNOWN else LengthClass(self.labels.length_class)
 
 
 class Exchanges:

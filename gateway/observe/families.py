@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Generic, TypeVar
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, disable_created_metrics
 
 M = TypeVar("M", Counter, Histogram)
 
@@ -38,6 +38,8 @@ class Families:
     """One set of families; each gateway (and each test) has its own."""
 
     def __init__(self) -> None:
+        # A switch of the whole process: without it each counter and histogram has a second series for its birth.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         self.offered = self._counter("gateway_offered", "Requests on generation routes.", COMMON)

@@ -12,7 +12,7 @@ from typing import assert_never
 from prometheus_client import generate_latest
 
 from gateway.core.ticket import Assignment, Dispatched, Event, Finished, FirstToken, Queued, Refused
-from gateway.core.types import Identity, Outcome, Reason, WaitOutcome
+from gateway.core.types import Identity, LengthClass, Outcome, Reason, WaitOutcome
 from gateway.observe.exchange import NO_LABELS, UNKNOWN, Exchange, Exchanges, Labels, Phase
 from gateway.observe.families import Families
 from gateway.observe.gauges import GaugeSources, ScrapedGauges
@@ -57,6 +57,10 @@ class Observer:
     def counted(self, exchange: Exchange, prompt_tokens: int, method: str, cost_s: float) -> None:
         exchange.counted_prompt_tokens = prompt_tokens
         self.families.tokenize_s.at(method).observe(cost_s)
+
+    def measured(self, exchange: Exchange, length_class: LengthClass, pool: str) -> None:
+        """Take note of how long the prompt is and of whose engines serve it: a refusal says so from here on."""
+        exchange.labels = Labels(exchange.labels.service_class, length_class.value, pool)
 
     def assigned(self, exchange: Exchange, assignment: Assignment, pool: str) -> None:
         """Take note before the assignment is offered: core events find the request by it."""

@@ -6,6 +6,7 @@ Owns the order of starting and ending, both ports, and the background tasks. Wir
 from __future__ import annotations
 
 import asyncio
+import errno
 import resource
 import signal
 import sys
@@ -33,21 +34,33 @@ from gateway.server.front import Front
 from gateway.server.handlers import Handlers
 from gateway.server.intake import IntakeBounds
 from gateway.server.keys_watch import KeysWatch
-from gateway.server.ops import Ops
+from gateway.server.ops import Ops as OpsPort
 from gateway.server.questions import Questions
 from gateway.server.rooms import Rooms
 from gateway.server.tasks import spawn
 from gateway.server.upstream import Upstream
-from gateway.settings import Settings
+from gateway.settings import Listen, Ops, Settings
 
 BACKLOG = 2048
 CUT_S_MAX = 10.0
 STOP_S_MAX = 1.0
+OPS_SILENT_S_MAX = 75.0  # above any scrape interval: a scraper keeps its connection
 ONLY_REQUEST_S_MAX = 75.0  # how long a connection may be open before its only request, where keepalive_s is 0
+OWN_FILES = 256  # open files that are no request's
+_FAULTS_OF_THE_PORT = frozenset({errno.EADDRINUSE, errno.EACCES})
+
+
+class CannotListen(Exception):  # noqa: N818 - the state that it names
+    """A port or an address cannot be had. setting: the one that names it, by its key path."""
+
+    def __init__(self, section: str, cause: OSError) -> None:
+        self.setting = f"{section}.{'port' if cause.errno in _FAULTS_OF_THE_PORT else 'host'}"
+        self.problem = cause.strerror or str(cause)
+        super().__init__(f"{self.setting}: {self.problem}")
 
 
 class Gateway:
-    """A running gateway: `async with Gateway(settings, plan, keyring) as gateway`. Raises OSError, a port being taken.
+    """A running gateway: `async with Gateway(settings, plan, keyring) as gateway`. Raises CannotListen.
 
     Must be made inside a running event loop.
     """
@@ -94,7 +107,11 @@ class Gateway:
         self._runners = (
             web.ServerRunner(self._front, shutdown_timeout=STOP_S_MAX),
             web.AppRunner(
-                Ops(self.rooms).application(), handler_cancellation=True, access_log=None, shutdown_timeout=STOP_S_MAX
+                OpsPort(self.rooms).application(),
+                handler_cancellation=True,
+                access_log=None,
+                keepalive_timeout=OPS_SILENT_S_MAX,
+                shutdown_timeout=STOP_S_MAX,
             ),
         )
         self._tasks: list[asyncio.Task[None]] = []
@@ -105,8 +122,8 @@ class Gateway:
         try:
             await self._counters.load()
             public, ops = self._runners
-            self.ops_port = await _listen(ops, self._settings.ops.host, self._settings.ops.port)
-            self.port = await _listen(public, self._settings.listen.host, self._settings.listen.port)
+            self.ops_port = await _listen(ops, "ops", self._settings.ops)
+            self.port = await _listen(public, "listen", self._settings.listen)
         except BaseException:
             await self._stop()
             raise
@@ -128,8 +145,11 @@ class Gateway:
         loop = asyncio.get_running_loop()
         deadline_at = loop.time() + drain.deadline_s
         rooms.ending.stage = Stage.SETTLING
+        structlog.get_logger().info(
+            "draining", open_requests=len(rooms.ending), settle_s=drain.settle_s, deadline_s=drain.deadline_s
+        )
         self._front.close_idle()
-        await _first_of(cut_now, seconds=min(drain.settle_s, drain.deadline_s))
+        await _first_of(cut_now, seconds=drain.settle_s)
         rooms.ending.stage = Stage.DRAINING
         for gate in rooms.gates.values():
             gate.drain(max(0.0, deadline_at - loop.time()))
@@ -191,8 +211,9 @@ async def serve(settings: Settings, plan: Plan) -> int:
         async with AsyncExitStack() as stack:
             try:
                 gateway = await stack.enter_async_context(Gateway(settings, plan, keyring))
-            except OSError as error:
-                log.error("cannot_start", problem=error.strerror)  # noqa: TRY400 - the system's own words say it
+            except CannotListen as error:
+                fix = f"Change {error.setting}, or end what has it"
+                log.error("cannot_start", setting=error.setting, problem=error.problem, fix=fix)  # noqa: TRY400 - the system's own words say it
                 return 1
             writer.dropped = gateway.rooms.observer.families.log_lines_dropped.at().inc
             log.info("listening", host=settings.listen.host, port=gateway.port, ops_port=gateway.ops_port)
@@ -202,10 +223,13 @@ async def serve(settings: Settings, plan: Plan) -> int:
         writer.close()
 
 
-async def _listen(runner: web.BaseRunner, host: str, port: int) -> int:
+async def _listen(runner: web.BaseRunner, section: str, place: Listen | Ops) -> int:
     await runner.setup()
-    site = web.TCPSite(runner, host, port, backlog=BACKLOG)
-    await site.start()
+    site = web.TCPSite(runner, place.host, place.port, backlog=BACKLOG)
+    try:
+        await site.start()
+    except OSError as error:
+        raise CannotListen(section, error) from error
     return site.port
 
 
@@ -222,10 +246,12 @@ async def _first_of(*events: asyncio.Event, seconds: float) -> None:
 def _raise_file_limit(connections_max: int) -> None:
     """Allow as many open files as the system lets us: each request holds a client's and an engine's socket."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 2 * connections_max + 256
+    wanted = 2 * connections_max + OWN_FILES
     if soft >= wanted:
         return
     allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
     if allowed < wanted:
-        structlog.get_logger().warning("few_open_files", allowed=allowed, wanted=wanted)
+        fits = max(1, (allowed - OWN_FILES) // 2)
+        fix = f"Start with `ulimit -n {wanted}`, or set limits.connections_max to {fits}"
+        structlog.get_logger().warning("few_open_files", allowed=allowed, wanted=wanted, fix=fix)

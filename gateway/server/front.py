@@ -80,6 +80,22 @@ class FrontConnection(RequestHandler):
         sink.write(_overloaded())
         sink.close()
 
+    def pause_reading(self) -> None:
+        """Stop reading for a slow request body; a connection that cannot be read cannot tell that its client left.
+
+        So a body is held back only for the request that is being answered. One that waits behind an unanswered
+        request is more than a client may send ahead.
+        """
+        current = self._current_request
+        if current is not None and current.content.is_eof():
+            self.force_close()
+        else:
+            super().pause_reading()
+
+    def _pause_reading_for_buffer(self) -> None:
+        """More requests were sent ahead than are kept; not reading on would hide that the client left."""
+        self.force_close()
+
     def close_if_idle(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self.force_close()

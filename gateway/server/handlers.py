@@ -7,7 +7,7 @@ another room's; nothing is decided here.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from aiohttp import web
 
@@ -35,18 +35,23 @@ from gateway.wire.dialects import Dialect, Route, WrongMethod, dialect_of, find_
 from gateway.wire.headers import engine_headers
 from gateway.wire.requests import BadRequest, Call
 
+_FAULTS_OF_THE_PROMPT = frozenset({Reason.BAD_REQUEST, Reason.CONTEXT_LENGTH})
 _REFUSED = (Refusing, Unauthenticated, BadRequest, Uncountable, AdmissionRefused, EngineFailure)
 
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """One request on the public port. exchange: None outside the generation routes."""
+    """One request on the public port. identity: None until it is known who asks.
+
+    exchange: None outside the generation routes.
+    """
 
     request: web.BaseRequest
     request_id: str
     dialect: Dialect
     client: Downstream
     service: Service
+    identity: Identity | None = None
     exchange: Exchange | None = None
 
 
@@ -86,8 +91,10 @@ class Handlers:
             async with visit.service:
                 intake.judge_head(visit.request, self._rooms.intake)
                 if isinstance(route, Route):
+                    identity = self._identify(visit.request)
+                    visit = replace(visit, identity=identity)
                     headers = [("Content-Type", "application/json"), ("x-request-id", visit.request_id)]
-                    await visit.client.send(200, headers, self._models(visit, route))
+                    await visit.client.send(200, headers, self._models(identity, route))
                 else:
                     await self._refuse(visit, _no_route(route), allow=None if route is None else route.allow)
         except TimeoutError as error:
@@ -99,8 +106,7 @@ class Handlers:
         except (Refusing, Unauthenticated) as error:
             await self._refuse(visit, error.refusal, closes=isinstance(error, Refusing) and error.closes)
 
-    def _models(self, visit: Visit, route: Route) -> bytes:
-        identity = self._identify(visit.request)
+    def _models(self, identity: Identity, route: Route) -> bytes:
         if self._rooms.ending.refuses:
             raise Refusing(draining())
         if route.model_id is None:
@@ -122,9 +128,9 @@ class Handlers:
             refused = error
         exchange = observer.offered(visit.request_id, route.name, arrived_at, identity)
         exchange.caller_request_id = safe_caller_id(request.headers.get("X-Request-Id"))
-        visit = Visit(request, visit.request_id, route.dialect, visit.client, visit.service, exchange)
+        visit = replace(visit, dialect=route.dialect, identity=identity, exchange=exchange)
         try:
-            await self._walk_or_refuse(visit, route, identity, refused)
+            await self._walk_or_refuse(visit, route, refused)
         except asyncio.CancelledError:
             observer.ended_outside(exchange, Outcome.CLIENT_GONE)
             raise
@@ -134,16 +140,14 @@ class Handlers:
             exchange.status = visit.client.status
             observer.settled(exchange)
 
-    async def _walk_or_refuse(
-        self, visit: Visit, route: Route, identity: Identity | None, refused: Refusing | Unauthenticated | None
-    ) -> None:
+    async def _walk_or_refuse(self, visit: Visit, route: Route, refused: Refusing | Unauthenticated | None) -> None:
         assert visit.exchange is not None
         try:
             async with visit.service:
                 if refused is not None:
                     raise refused
-                assert identity is not None
-                await self._walk(visit, visit.exchange, route, identity)
+                assert visit.identity is not None
+                await self._walk(visit, visit.exchange, route, visit.identity)
         except ClientGone as gone:
             self._rooms.observer.ended_outside(visit.exchange, Outcome.CLIENT_GONE)
             raise AnswerBrokenOff from gone
@@ -177,6 +181,7 @@ class Handlers:
         call = await of_body(len(body), requests.judge, draft, plan.request, rooms.allowed_engine_fields)
         context_tokens = rooms.pools.context_tokens(call.model)
         shape = await self._measure(exchange, pool, call, context_tokens)
+        rooms.observer.measured(exchange, plan.length_class(shape.longest_prompt_tokens), pool.name)
         judged = classify(
             plan,
             identity,
@@ -184,6 +189,7 @@ class Handlers:
             context_tokens=context_tokens,
             wait_s_wish=wait_s_wish,
             output_param=call.output_member,
+            prompt_param=call.prompt_member,
         )
         if not isinstance(judged, Assignment):
             raise Refusing(judged)
@@ -213,6 +219,11 @@ class Handlers:
         except CountingOverloaded:
             message = "More prompts are being counted than this gateway counts at once."
             raise Refusing(Refusal(Reason.OVERLOADED, message)) from None
+        except (Refusing, Uncountable) as error:
+            refusal = error.refusal
+            if refusal.reason not in _FAULTS_OF_THE_PROMPT or refusal.param is not None:
+                raise
+            raise Refusing(replace(refusal, param=call.prompt_member)) from None
         cost_s = rooms.clock.now() - began_at
         rooms.observer.counted(exchange, count.prompt_tokens, count.method.value, cost_s)
         return shape_of(call, count)
@@ -233,9 +244,8 @@ class Handlers:
             refusal = spread(refusal)
         if exchange is not None:
             observer.ended_outside(exchange, Outcome.REFUSED)
-        assignment = None if exchange is None else exchange.assignment
-        service_class = None if assignment is None else assignment.service_class
-        length_class = None if assignment is None else assignment.length_class
+        service_class = None if visit.identity is None else visit.identity.service_class
+        length_class = None if exchange is None else exchange.length_class
         if client.is_committed:
             words = (
                 b""

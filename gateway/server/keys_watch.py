@@ -31,17 +31,17 @@ class KeysWatch:
 
     async def run(self) -> None:
         """Look until cancelled. The first look loads too: the file may have changed since the start read it."""
-        seen: _Stamp | None = None
+        seen = await asyncio.to_thread(_stamp, self._path)
         is_first = True
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
             # Taken before the file is read: a change in between is found at the next look.
             stamp = await asyncio.to_thread(_stamp, self._path)
             if stamp != seen or is_first:
-                await self._reload()
+                await self._reload(is_news=stamp != seen)
             seen, is_first = stamp, False
 
-    async def _reload(self) -> None:
+    async def _reload(self, *, is_news: bool) -> None:
         try:
             keyring = await asyncio.to_thread(self._load)
         except ConfigError as error:
@@ -50,7 +50,8 @@ class KeysWatch:
             )
             return
         self._put_in_force(keyring)
-        self._log.info("keys_in_force", file=str(self._path))
+        if is_news:
+            self._log.info("keys_in_force", file=str(self._path))
 
 
 def _stamp(path: Path) -> _Stamp | None:

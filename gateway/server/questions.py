@@ -47,5 +47,6 @@ class Questions:
             raise EngineSilent(f"no answer to {outgoing.path} within {timeout_s:g} s") from error
         except EngineFailure as failure:
             if failure.reason is Reason.ENGINE_UNREACHABLE:
-                raise EngineUnreachable(failure.refusal.message) from failure
+                # The system's own words: they are for the operator, who can mend it.
+                raise EngineUnreachable(str(failure.__cause__)) from failure
             raise EngineSilent(failure.refusal.message) from failure

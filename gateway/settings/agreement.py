@@ -25,6 +25,13 @@ def check(settings: Settings) -> None:
             fix="Raise it: an uncompressed body must fit too",
             at="limits.inflated_bytes_max",
         )
+    drain = settings.drain
+    if drain.settle_s > drain.deadline_s:
+        raise problem(
+            f"is {drain.settle_s:g}, above drain.deadline_s ({drain.deadline_s:g})",
+            fix="Lower it, or raise drain.deadline_s: both count from the signal",
+            at="drain.settle_s",
+        )
 
 
 def _check_ports(settings: Settings) -> None:

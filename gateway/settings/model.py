@@ -169,7 +169,10 @@ class EngineFields(Strict):
 
 
 class Drain(Strict):
-    """After SIGTERM: settle_s of normal service, then deadline_s for what is under way."""
+    """After SIGTERM, both counted from the signal: normal service for settle_s; what is under way has deadline_s.
+
+    settle_s lies inside deadline_s.
+    """
 
     settle_s: SecondsOrZero = 5
     deadline_s: SecondsOrZero = 30

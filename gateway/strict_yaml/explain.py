@@ -1,42 +1,50 @@
-"""From a pydantic error to a ConfigError: the key path as it is written in the file, the fault, the fix.
+"""From a pydantic error to a ConfigError: the key paths as they are written in the file, the faults, the fixes.
 
-Owns the wording. Numbers and booleans are quoted back, text never is.
+Owns the wording. Numbers and booleans are quoted back, text only where it is a short word in place of a known one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import difflib
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from gateway.strict_yaml.document import Value
-from gateway.strict_yaml.errors import PROBLEM_TYPE, ConfigError, joined
-from gateway.strict_yaml.known_keys import advice
+from gateway.strict_yaml.errors import FAULTS_TOLD_MAX, PROBLEM_TYPE, ConfigError, Fault, joined, quoting
+from gateway.strict_yaml.known_keys import Schema, advice, example, meant
 
 _Told = tuple[str, str]
 
 
 def explained(error: ValidationError, document: Value, model: type[BaseModel], file: str) -> ConfigError:
-    """One fault of `error` in full, and how many more there are in the same file.
+    """The faults of `error`, unknown keys first."""
+    schema = model.model_json_schema()
+    faults = _own(error.errors(include_url=False), schema)
+    first, *others = (Fault(_key_path(fault, document), *_told(fault, schema)) for fault in faults[:FAULTS_TOLD_MAX])
+    untold = max(0, len(faults) - FAULTS_TOLD_MAX)
+    return ConfigError(file, first.key_path, first.problem, first.fix, others=others, untold=untold)
 
-    An unknown key comes first: where it is a slip of the pen, it explains why another key is missing.
+
+def _own(faults: Sequence[ErrorDetails], schema: Schema) -> list[ErrorDetails]:
+    """Without those that another one explains.
+
+    A list whose only item is at fault is reported as too short as well; a key that is written with a slip of the pen
+    is reported as unknown, and once more as missing.
     """
-    faults = error.errors(include_url=False)
-    first = next((fault for fault in faults if fault["type"] == "extra_forbidden"), faults[0])
-    path = _key_path(first, document)
-    if first["type"] == "extra_forbidden":
-        problem, fix = "is not a known key", advice(model, first["loc"])
-    else:
-        problem, fix = _told(first)
-    if len(faults) > 1:
-        fix = f"{fix}. {_more(len(faults) - 1)}"
-    return ConfigError(file, path, problem, fix)
-
-
-def _more(count: int) -> str:
-    return f"{count} more fault{'s' if count > 1 else ''} in this file"
+    holders = {fault["loc"][:end] for fault in faults for end in range(len(fault["loc"]))}
+    slips = {
+        (*fault["loc"][:-1], meant(schema, fault["loc"])) for fault in faults if fault["type"] == "extra_forbidden"
+    }
+    own = [
+        fault
+        for fault in faults
+        if fault["loc"] not in holders and not (fault["type"] == "missing" and fault["loc"] in slips)
+    ]
+    return sorted(own, key=lambda fault: fault["type"] != "extra_forbidden")
 
 
 def _key_path(fault: ErrorDetails, document: Value) -> str:
@@ -59,14 +67,14 @@ def _key_path(fault: ErrorDetails, document: Value) -> str:
     return path + below if not path or not below or below.startswith("[") else f"{path}.{below}"
 
 
-def _told(fault: ErrorDetails) -> _Told:
+def _told(fault: ErrorDetails, schema: Schema) -> _Told:
     kind = fault["type"]
     context = fault.get("ctx", {})
     given = fault["input"]
     if kind == PROBLEM_TYPE:
         return context["problem"], context["fix"]
-    if kind == "missing":
-        return "is missing", "Add it"
+    if kind in {"extra_forbidden", "missing"}:
+        return _key_told(fault, schema)
     if given is None and kind in _TYPE_WORDS:
         return "has no value", f"Give it {_TYPE_WORDS[kind]}, or remove the key"
     if kind in _TYPE_WORDS:
@@ -74,6 +82,13 @@ def _told(fault: ErrorDetails) -> _Told:
     if kind in _RULES:
         return _RULES[kind](context, given)
     return fault["msg"][:1].lower() + fault["msg"][1:], "Correct the value"
+
+
+def _key_told(fault: ErrorDetails, schema: Schema) -> _Told:
+    if fault["type"] == "extra_forbidden":
+        return "is not a known key", advice(schema, fault["loc"])
+    shown = example(schema, fault["loc"])
+    return "is missing", "Add it" if shown is None else f"Add it, as in `{shown}`"
 
 
 _TYPE_WORDS = {
@@ -135,13 +150,28 @@ def _below(context: Mapping[str, Any], given: object) -> _Told:
 
 
 def _one_of(context: Mapping[str, Any], given: object) -> _Told:
-    shown = "text that is" if isinstance(given, str) else f"{_shown(given)}, which is"
-    return f"is {shown} none of the known values", f"Use {context['expected']}"
+    return _none_of(_words(context["expected"]), given)
 
 
 def _tag(context: Mapping[str, Any], given: object) -> _Told:
     del given
-    return "is none of the known kinds", f"Use one of {context['expected_tags']}"
+    return _none_of(_words(context["expected_tags"]), context["tag"])
+
+
+def _words(listed: str) -> list[str]:
+    """`'a', 'b' or 'c'` as a list."""
+    return [word.strip("'") for word in re.split(r", | or ", listed)]
+
+
+def _none_of(choices: Sequence[str], given: object) -> _Told:
+    known = f"one of: {', '.join(choices)}" if len(choices) > 1 else choices[0]
+    if given is None:
+        return "has no value", f"Write {known}"
+    if not isinstance(given, str):
+        return f"{_shown(given)} is not {known}", f"Write {known if len(choices) == 1 else 'one of these'}"
+    near = difflib.get_close_matches(given, choices, n=1)
+    fix = f"Write `{near[0]}` if that is meant" if near else "Write one of these"
+    return quoting(given, f"is not {known}"), fix
 
 
 def _tag_missing(context: Mapping[str, Any], given: object) -> _Told:
@@ -150,8 +180,15 @@ def _tag_missing(context: Mapping[str, Any], given: object) -> _Told:
 
 
 def _too_few(context: Mapping[str, Any], given: object) -> _Told:
-    del given
+    if not given:
+        return "is empty", "Add an entry"
     return f"has fewer than {context['min_length']} entries", "Add one"
+
+
+def _no_text(context: Mapping[str, Any], given: object) -> _Told:
+    if not given:
+        return "is empty", "Write some text"
+    return f"has fewer than {context['min_length']} characters", "Make it longer"
 
 
 def _too_many(context: Mapping[str, Any], given: object) -> _Told:
@@ -169,5 +206,6 @@ _RULES: dict[str, Callable[[Mapping[str, Any], object], _Told]] = {
     "union_tag_invalid": _tag,
     "union_tag_not_found": _tag_missing,
     "too_short": _too_few,
+    "string_too_short": _no_text,
     "too_long": _too_many,
 }

@@ -1,4 +1,4 @@
-"""Which keys a model knows at a place in a document, and what to write instead of one that it does not.
+"""Which keys a model knows at a place in a document, what to write instead of one that it does not, and examples.
 
 Owns the walk through a model's JSON Schema along the location of an error.
 """
@@ -6,29 +6,47 @@ Owns the walk through a model's JSON Schema along the location of an error.
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Sequence
 from typing import Any
 
-from pydantic import BaseModel
+import yaml
 
 Schema = dict[str, Any]
+Location = Sequence[str | int]
 
 
-def advice(model: type[BaseModel], location: Sequence[str | int]) -> str:
+def advice(root: Schema, location: Location) -> str:
     """The fix for the unknown key at the end of `location`."""
-    *places, key = location
-    known = _known_keys(model.model_json_schema(), places)
+    known = list(_known(root, location))
     if not known:
         return "Remove it; nothing may be set here"
-    near = difflib.get_close_matches(str(key), known, n=1)
-    return f"Write `{near[0]}` if that is meant" if near else f"Known keys here: {', '.join(known)}"
+    near = meant(root, location)
+    return f"Known keys here: {', '.join(known)}" if near is None else f"Write `{near}` if that is meant"
 
 
-def _known_keys(root: Schema, places: Sequence[str | int]) -> list[str]:
+def meant(root: Schema, location: Location) -> str | None:
+    """The known key that the unknown one at the end of `location` is a slip of the pen for."""
+    near = difflib.get_close_matches(str(location[-1]), _known(root, location), n=1)
+    return near[0] if near else None
+
+
+def example(root: Schema, location: Location) -> str | None:
+    """`key: value` for the known key at the end of `location`, in one line, where its field has an example."""
+    key = str(location[-1])
+    examples = _known(root, location)[key].get("examples")
+    if not examples:
+        return None
+    return yaml.safe_dump({key: examples[0]}, default_flow_style=True, width=math.inf).strip()[1:-1]
+
+
+def _known(root: Schema, location: Location) -> Schema:
+    """The keys that stand beside the last one of `location`, with the schema of each."""
     here = root
-    for place in places:
+    for place in location[:-1]:
         here = _below(_resolved(here, root), place)
-    return list(_resolved(here, root).get("properties", {}))
+    known: Schema = _resolved(here, root).get("properties", {})
+    return known
 
 
 def _resolved(schema: Schema, root: Schema) -> Schema:

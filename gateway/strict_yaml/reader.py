@@ -6,24 +6,31 @@ Owns the order of the checks. Writes nothing.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from gateway.strict_yaml import document
-from gateway.strict_yaml.errors import ConfigError
+from gateway.strict_yaml.document import Value
+from gateway.strict_yaml.errors import ConfigError, Fault
 from gateway.strict_yaml.explain import explained
 from gateway.strict_yaml.fields import FOLDER_KEY
 
 FILE_BYTES_MAX = 4 * 1024 * 1024
 
 M = TypeVar("M", bound=BaseModel)
+Misreading = Callable[[Value], Fault | None]
 
 
-def read(path: Path, model: type[M]) -> M:
+def _none(_: Value) -> None:
+    return None
+
+
+def read(path: Path, model: type[M], *, misreading: Misreading = _none) -> M:
     """The file as `model`; raises ConfigError. Paths in it are relative to its folder."""
-    return parse(read_bytes(path), file=str(path), model=model, folder=path.parent)
+    return parse(read_bytes(path), file=str(path), model=model, folder=path.parent, misreading=misreading)
 
 
 def read_bytes(path: Path) -> bytes:
@@ -44,8 +51,11 @@ def read_bytes(path: Path) -> bytes:
     return raw
 
 
-def parse(raw: bytes, *, file: str, model: type[M], folder: Path | None = None) -> M:
-    """`raw` as `model`; raises ConfigError naming `file`. Paths in it are relative to `folder`."""
+def parse(raw: bytes, *, file: str, model: type[M], folder: Path | None = None, misreading: Misreading = _none) -> M:
+    """`raw` as `model`; raises ConfigError naming `file`. Paths in it are relative to `folder`.
+
+    misreading: the one fault to tell of a document that was meant in another form, instead of all that follow from it.
+    """
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -55,4 +65,7 @@ def parse(raw: bytes, *, file: str, model: type[M], folder: Path | None = None) 
         # Validated as JSON: there a list may become a tuple and text a path, while types stay strict.
         return model.model_validate_json(json.dumps(value), context={FOLDER_KEY: folder})
     except ValidationError as error:
+        meant = misreading(value)
+        if meant is not None:
+            raise ConfigError(file, meant.key_path, meant.problem, meant.fix) from None
         raise explained(error, value, model, file) from None

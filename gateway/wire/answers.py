@@ -36,6 +36,7 @@ STATUS_OF_ERROR_TYPE: Mapping[str, int] = {
     "overloaded_error": 503,
 }
 STATUS_UNKNOWN = 502
+_TOKENS_MAX = 1 << 40  # beyond any context: a larger count is nonsense
 
 _ERROR_HEAD = re.compile(rb'\s*\{\s*"(?:error"\s*:\s*+(?!null)|type"\s*:\s*"error"|object"\s*:\s*"error")')
 _USAGE = re.compile(rb'"usage"\s*:\s*(?=\{)')
@@ -163,7 +164,7 @@ def _count(usage: Mapping[str, Any], *names: str) -> int | None:
 
 
 def _is_count(value: Any) -> bool:
-    return type(value) is int and value >= 0
+    return type(value) is int and 0 <= value <= _TOKENS_MAX
 
 
 def _status(error: Mapping[str, Any]) -> int:

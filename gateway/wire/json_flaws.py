@@ -53,11 +53,11 @@ def diagnose(text: str, error: Exception) -> Malformed:
         return error
     if isinstance(error, json.JSONDecodeError):
         message = f"The body is not valid JSON: {error.msg} at character {error.pos}."
-        return Malformed("invalid_json", message, _broken_member(text))
+        return Malformed("invalid_json", message, "body")
     try:
         root = _MARKING.decode(text)
     except RecursionError:
-        return _malformed("nesting_too_deep", _broken_member(text))
+        return _malformed("nesting_too_deep", _nested_member(text))
     except json.JSONDecodeError as broken:
         # A flaw was met before the syntax breaks: the syntax is the fault to name.
         return diagnose(text, broken)
@@ -98,8 +98,8 @@ def _join(path: str, key: str) -> str:
     return (f"{path}.{key}" if path else key)[: PARAM_CHARS_MAX + 1]
 
 
-def _broken_member(text: str) -> str:
-    """The top-level member inside which the text stops being JSON, or "body"."""
+def _nested_member(text: str) -> str:
+    """The top-level member inside which the text nests deeper than can be read, or "body"."""
     name = "body"
     at = _skip(text, 0)
     if text[at : at + 1] != "{":

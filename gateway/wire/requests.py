@@ -76,6 +76,11 @@ class Call:
     output_tokens_default: int | None
     output_member: str
 
+    @property
+    def prompt_member(self) -> str:
+        """The member that holds the prompt."""
+        return "messages" if self.route.form is PromptForm.CHAT else "prompt"
+
     def rewritten(self, *, set_members: Mapping[str, Any]) -> bytes:
         """The bytes to send: without control members, with `set_members`; all else as it came, byte for byte."""
         return strict_json.rewrite(self.body, remove=CONTROL_MEMBERS, put=set_members, present=self.present)
@@ -125,9 +130,13 @@ def judge(draft: Draft, bounds: RequestBounds, allowed_engine_fields: frozenset[
 
 
 def _refuse_operator_members(members: Mapping[str, Any], allowed: frozenset[str]) -> None:
+    extra = members.get("vllm_xargs")  # vLLM reads some of these members from here too
     for name in OPERATOR_MEMBERS:
-        if members.get(name) is not None and name not in allowed:
-            raise _unsupported(name)
+        if name not in allowed:
+            if members.get(name) is not None:
+                raise _unsupported(name)
+            if isinstance(extra, Mapping) and extra.get(name) is not None:
+                raise _unsupported(f"vllm_xargs.{name}")
 
 
 def _unsupported(param: str) -> BadRequest:

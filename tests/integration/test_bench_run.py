@@ -180,6 +180,18 @@ async def test_refused_requests_stay_in_the_table_and_in_the_denominator(folder:
     assert "ttft_ms" not in long
 
 
+async def test_a_run_without_the_key_that_is_wanted_is_invalid_with_4(folder: Path, tmp_path: Path) -> None:
+    async def script(asked: Any, reply: Any) -> None:
+        await reply.whole(401, b"{}", {"x-gateway-reason": "unauthenticated"})
+
+    async with kit.scripted(script) as server:
+        code, out, err = await bench(*run_words(server.url, folder, tmp_path), *PATIENT)
+    assert code == 4, out + err
+    assert "INVALID: 20 requests were answered 401" in out
+    assert "--credential ENV" in out
+    assert Records(tmp_path).json("verdict")["verdict"] == "INVALID"
+
+
 async def test_a_server_that_never_answers_some_ends_at_the_deadline_with_3(folder: Path, tmp_path: Path) -> None:
     model = Model(folder)
 

@@ -12,6 +12,7 @@ import yaml
 
 from deploy import first_files
 from deploy.first_files import FilesError, Upstream
+from deploy.welcome import LIMITS
 from gateway import settings
 from gateway.identity.keys import load_keys
 from gateway.strict_yaml import read
@@ -48,6 +49,7 @@ def test_the_configuration_is_one_that_the_gateway_takes(path, upstream, monkeyp
     assert (taken.listen.host, taken.listen.port, taken.ops.port) == ("127.0.0.1", 8080, 9090)
     assert taken.engines[0].url == upstream.url
     assert taken.engines[0].api_key_env == upstream.api_key_env
+    assert first_files.states_limits(path) is bool(upstream.limits)
     assert taken.pools["default"].models == upstream.models
     assert taken.pools["default"].tokenizer.kind == ("local" if upstream.tokenizer_path else "engine")
 
@@ -74,15 +76,28 @@ def test_a_changed_configuration_for_another_engine_is_an_error_and_left_alone(p
     assert path.read_text() == "listen: {port: 1}\n"
 
 
-def test_a_key_is_returned_once_and_kept_as_a_hash_that_only_its_owner_reads(tmp_path):
+def test_keys_are_returned_once_and_kept_as_hashes_that_only_their_owner_reads(tmp_path):
     path = tmp_path / "keys.yaml"
-    key = first_files.write_keys(path)
-    assert key is not None
-    assert key not in path.read_text()
-    (entry,) = load_keys(path, frozenset({first_files.SERVICE_CLASS}))
-    assert entry.sha256 == hashlib.sha256(key.encode()).hexdigest()
+    keys = first_files.write_keys(path)
+    assert list(keys) == ["KEY", "KEY_BATCH"]
+    entries = load_keys(path, {"interactive", "batch"})
+    assert [entry.service_class for entry in entries] == ["interactive", "batch"]
+    assert [entry.sha256 for entry in entries] == [hashlib.sha256(key.encode()).hexdigest() for key in keys.values()]
+    assert not any(key in path.read_text() for key in keys.values())
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert first_files.write_keys(path) is None
+    assert first_files.write_keys(path) == {}
+
+
+def test_the_line_of_limits_that_is_shown_can_be_pasted_under_the_engine(path, monkeypatch):
+    monkeypatch.setenv("ENGINE_API_KEY", "secret")
+    first_files.write_configuration(path, GIVEN)
+    assert not first_files.states_limits(path)
+    url_line = f'    url: "{GIVEN.url}"\n'
+    assert url_line in path.read_text()
+    path.write_text(path.read_text().replace(url_line, f"{url_line}    {LIMITS}\n"))
+    assert first_files.states_limits(path)
+    assert read(path, settings.Settings).engines[0].limits.max_num_seqs == 128
+    assert not first_files.write_configuration(path, GIVEN)
 
 
 def test_addresses_are_read_from_the_configuration(path):

@@ -154,10 +154,17 @@ def test_loopback_is_recognised(host: str, is_loopback: bool) -> None:
     assert Ops(host=host).is_loopback is is_loopback
 
 
-@pytest.mark.parametrize("zero", ["listen.port", "limits.keepalive_s", "drain.settle_s", "drain.deadline_s"])
+@pytest.mark.parametrize("zero", ["listen.port", "limits.keepalive_s", "drain.settle_s"])
 def test_a_zero_that_means_something_is_honoured(folder: Path, zero: str) -> None:
     section, key = zero.split(".")
     assert getattr(getattr(load(folder, changed(FULL, (zero, 0))), section), key) == 0
+
+
+@pytest.mark.parametrize(("settle_s", "deadline_s"), [(0, 0), (5, 5), (0, 30)])
+def test_settling_may_fill_the_whole_time_to_the_deadline(folder: Path, settle_s: int, deadline_s: int) -> None:
+    drain = {"settle_s": settle_s, "deadline_s": deadline_s}
+    read = load(folder, changed(FULL, ("drain", drain))).drain
+    assert (read.settle_s, read.deadline_s) == (settle_s, deadline_s)
 
 
 @pytest.mark.parametrize(
@@ -192,7 +199,7 @@ def test_a_zero_that_would_close_everything_is_refused(folder: Path, path: str, 
         ([("ops.token_file", "token")], "ops.token_file: is not supported by this version. Remove it."),
         ([("pools.chat-eu.tokenizer.path", "gone")], "pools.chat-eu.tokenizer.path: "),
         ([("policy", "gone.yaml")], "policy: "),
-        ([("engines", [])], "engines: has fewer than 1 entries"),
+        ([("engines", [])], "engines: is empty"),
         ([("engines.0.pool", "chat-us")], "engines[0].pool: names the pool chat-us, which is not among pools. Use one of: chat-eu"),
         ([("engines.0.name", "ä")], "engines[0].name: is not a valid name"),
         ([("engines.0.url", "127.0.0.1:8000")], "engines[0].url: is not an http or https address. Write it like http://"),
@@ -202,17 +209,17 @@ def test_a_zero_that_would_close_everything_is_refused(folder: Path, path: str, 
         ([("engines.0.url", "http://h/v1")], "engines[0].url: has a path or a query after the host. Give scheme, host and port only"),
         ([("engines.0.url", "http://h?x")], "engines[0].url: has a path or a query"),
         ([("engines.0.url", "http://u:hunter2@h")], "engines[0].url: holds a user name or password"),
-        ([("engines.0.scheduling", "fifo")], "engines[0].scheduling: is text that is none of the known values. Use 'priority', 'fcfs' or 'probe'"),
+        ([("engines.0.scheduling", "fifo")], "engines[0].scheduling: 'fifo' is not one of: priority, fcfs, probe. Write one of these"),
         ([("engines.0.priority_carrier", "query")], "engines[0].priority_carrier: "),
         ([("engines.0.limits.kv_tokens", "many")], "engines[0].limits.kv_tokens: should be a whole number, not text"),
         ([("engines.0.api_key_env", "NOT_SET_ANYWHERE")], "engines[0].api_key_env: names an environment variable that is not set"),
         ([("engines.0.api_key_env", "A B")], "engines[0].api_key_env: "),
-        ([("pools.chat-eu.models", [])], "pools.chat-eu.models: has fewer than 1 entries"),
+        ([("pools.chat-eu.models", [])], "pools.chat-eu.models: is empty"),
         ([("pools.chat-eu.models", ["a b"])], "pools.chat-eu.models[0]: is not a valid model name"),
         ([("pools.chat-eu.models", ["m", "m"])], "pools.chat-eu.models[1]: is served by the pool chat-eu already"),
         ([("pools.spare", {"models": ["other"]})], "pools.spare: has no engine. Give an engine `pool: spare`, or remove it."),
         ([("pools.none", {"models": ["other"]})], "pools.none: is not a valid name"),
-        ([("pools.chat-eu.tokenizer", {"kind": "magic"})], "pools.chat-eu.tokenizer.kind: is none of the known kinds"),
+        ([("pools.chat-eu.tokenizer", {"kind": "magic"})], "pools.chat-eu.tokenizer.kind: 'magic' is not one of: local, engine, estimate"),
         ([("pools.chat-eu.tokenizer", {"kind": "local"})], "pools.chat-eu.tokenizer.path: is missing"),
         ([("ops.port", 8080)], "ops.port: is the port of listen too"),
         ([("limits.inflated_bytes_max", 1000)], "limits.inflated_bytes_max: is below limits.body_bytes_max"),
@@ -221,6 +228,8 @@ def test_a_zero_that_would_close_everything_is_refused(folder: Path, path: str, 
         ([("listen.port", 70000)], "listen.port: must be at most 65535, not 70000"),
         ([("listen.port", "8080")], "listen.port: should be a whole number, not text"),
         ([("drain.settle_s", -1)], "drain.settle_s: must be at least 0, not -1"),
+        ([("drain.settle_s", 31)], "drain.settle_s: is 31, above drain.deadline_s (30). Lower it, or raise drain.deadline_s"),
+        ([("drain", {"deadline_s": 3})], "drain.settle_s: is 5, above drain.deadline_s (3)"),
     ],
 )  # fmt: skip
 def test_a_setting_that_cannot_be_honoured_is_refused(

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field
 
-from gateway.strict_yaml import ConfigError, LocalPath, Name, Strict, is_name, means_a_file, parse, problem, read
+from gateway.strict_yaml import ConfigError, Fault, LocalPath, Name, Strict, is_name, means_a_file, parse, problem, read
 
 
 class Square(Strict):
@@ -35,6 +35,8 @@ class Shelf(Strict):
     share: Annotated[float, Field(gt=0, lt=1)] = 0.5
     colours: Annotated[tuple[str, ...], Field(min_length=1, max_length=2)] = ("red",)
     size: Literal["small", "large"] = "small"
+    version: Literal[1] = 1
+    title: Annotated[str, Field(min_length=1)] = "shelf"
 
 
 def read_text(text: str | bytes) -> Shelf:
@@ -83,13 +85,22 @@ def test_an_explicit_zero_is_honoured() -> None:
         ("share: much", "share: should be a number, not text. Write it plainly,"),
         ("is_open: 1", "is_open: should be true or false, not 1."),
         ("is_open: yes", "is_open: should be true or false, not text."),
-        ("colours: []", "colours: has fewer than 1 entries. Add one."),
+        ("colours: []", "colours: is empty. Add an entry."),
+        ("title: ''", "title: is empty. Write some text."),
         ("colours: [a, b, c]", "colours: has more than 2 entries. Remove some."),
-        ("size: tiny", "size: is text that is none of the known values. Use 'small' or 'large'."),
-        ("size: 3", "size: is 3, which is none of the known values."),
+        ("size: tiny", "size: 'tiny' is not one of: small, large. Write one of these."),
+        ("size: smal", "size: 'smal' is not one of: small, large. Write `small` if that is meant."),
+        ("size: two words", "size: is not one of: small, large. Write one of these."),
+        ("size: 3", "size: 3 is not one of: small, large. Write one of these."),
+        ("size:", "size: has no value. Write one of: small, large."),
+        ("version: 2", "version: 2 is not 1. Write 1."),
         ("path: 7", "path: should be text, not 7. Put it in quotes."),
         ("shape: {side: 1}", "shape.kind: is missing. State which kind is meant."),
-        ("shape: {kind: star}", "shape.kind: is none of the known kinds. Use one of 'square', 'circle'."),
+        ("shape: {kind: blob}", "shape.kind: 'blob' is not one of: square, circle. Write one of these."),
+        (
+            "shape: {kind: squire}",
+            "shape.kind: 'squire' is not one of: square, circle. Write `square` if that is meant.",
+        ),
         ("shape: {kind: square}", "shape.side: is missing. Add it."),
         ("shape: {kind: square, side: x}", "shape.side: should be a whole number, not text."),
         ("shape: {kind: square, radius: 1}", "shape.radius: is not a known key. Known keys here: kind, side."),
@@ -138,14 +149,69 @@ def test_yaml_that_is_not_plain_is_refused_with_its_place(text: str, key_path: s
     assert problem_part in refusal.problem
 
 
-def test_only_the_first_fault_is_told_with_the_number_of_others() -> None:
-    assert str(refusal_of("share: 3\nis_open: 1\nsize: 2")).endswith("2 more faults in this file.")
-    assert str(refusal_of("share: 3\nis_open: 1")).endswith("1 more fault in this file.")
+def test_every_fault_has_a_line_and_the_first_one_its_parts() -> None:
+    refusal = refusal_of("share: 3\nis_open: 1\nsize: 2")
+    assert refusal.lines() == [
+        "shelf.yaml: is_open: should be true or false, not 1. Write true or false.",
+        "shelf.yaml: share: must be below 1, not 3. Give less than 1.",
+        "shelf.yaml: size: 2 is not one of: small, large. Write one of these.",
+    ]
+    assert str(refusal) == refusal.lines()[0]
+    assert refusal.key_path == "is_open"
+
+
+def test_ten_faults_are_told_and_the_others_counted() -> None:
+    lines = refusal_of(f"items: [{', '.join(['{name: a, number: x}'] * 25)}]").lines()
+    assert len(lines) == 11
+    assert lines[9].startswith("shelf.yaml: items[9].number: ")
+    assert lines[10] == "shelf.yaml: 15 more."
+    assert len(refusal_of(f"items: [{', '.join(['{name: a, number: x}'] * 10)}]").lines()) == 10
+
+
+@pytest.mark.parametrize(
+    ("text", "key_paths"),
+    [
+        ("colours: [1]", ["colours[0]"]),
+        ("shape: {kind: square, sied: 1}", ["shape.sied"]),
+        ("items: [{nmae: a}]", ["items[0].nmae"]),
+        ("items: [{qqq: 1}]", ["items[0].qqq", "items[0].name"]),
+        ("items: [{nmae: a}, {number: 1}]", ["items[0].nmae", "items[1].name"]),
+    ],
+)
+def test_a_fault_that_another_one_explains_is_not_told(text: str, key_paths: list[str]) -> None:
+    refusal = refusal_of(text)
+    assert [refusal.key_path, *(other.key_path for other in refusal.others)] == key_paths
+
+
+def test_an_example_is_given_of_a_missing_key_whose_field_has_one() -> None:
+    class Door(Strict):
+        auth: Annotated[dict[str, str], Field(examples=[{"keys_file": "keys.yaml"}])]
+
+    with pytest.raises(ConfigError) as caught:
+        parse(b"{}", file="f.yaml", model=Door)
+    assert str(caught.value) == "f.yaml: auth: is missing. Add it, as in `auth: {keys_file: keys.yaml}`."
+
+
+def test_a_document_that_was_meant_otherwise_has_that_one_fault() -> None:
+    def misreading(document: object) -> Fault | None:
+        return Fault("", "is an item", "Put it under `items`") if document == {"name": "a", "number": 1} else None
+
+    with pytest.raises(ConfigError) as caught:
+        parse(b"{name: a, number: 1}", file="f.yaml", model=Shelf, misreading=misreading)
+    assert caught.value.lines() == ["f.yaml: is an item. Put it under `items`."]
+    with pytest.raises(ConfigError, match="is not a known key"):
+        parse(b"{name: b}", file="f.yaml", model=Shelf, misreading=misreading)
 
 
 def test_a_text_value_is_never_echoed() -> None:
-    for key in ("share", "is_open", "size", "items", "by_name", "shape", "colours"):
+    for key in ("share", "is_open", "items", "by_name", "shape", "colours"):
         assert "s3cret" not in str(refusal_of(f"{key}: s3cret"))
+
+
+@pytest.mark.parametrize("text", ["size: {}", "shape: {{kind: {}}}"])
+def test_what_may_be_a_key_is_not_echoed_even_in_place_of_a_known_word(text: str) -> None:
+    for secret in ("gw-" + "s3cret" * 7, "s3cret s3cret", "s3cret/+="):
+        assert "s3cret" not in str(refusal_of(text.format(secret)))
 
 
 def test_anchors_may_be_used_and_are_copied() -> None:

@@ -199,3 +199,26 @@ async def test_many_clients_that_leave_at_once_leave_nothing_behind(tmp_path):
         await nothing_is_held(gateway)
         await gateway.until_metric("gateway_requests_total", len(clients), outcome="client_gone")
         await engine.until(lambda: len(engine.aborted) == len(engine.posts))
+
+
+def ahead(client, requests, body_bytes=0):
+    """Bytes of further requests that a client sends before its first one is answered."""
+    body = b" " * body_bytes
+    head = client.head("POST", CHAT, {"Content-Type": "application/json", "Content-Length": str(body_bytes)})
+    return (head + body) * requests
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(("requests", "body_bytes"), [(10, 0), (500, 0), (2, 1_000_000)])
+async def test_a_client_that_sent_more_ahead_and_leaves_is_noticed(tmp_path, way, requests, body_bytes):
+    async with (
+        ScriptedEngine(answers.hanging()) as engine,
+        running(tmp_path, engine) as gateway,
+        gateway.client() as client,
+    ):
+        await client.post(CHAT, a_chat())
+        await engine.until(lambda: len(engine.posts) == 1)
+        client.writer.write(ahead(client, requests, body_bytes))
+        getattr(client, way)()
+        await engine.until(lambda: len(engine.aborted) == 1)
+        await nothing_is_held(gateway)

@@ -55,6 +55,19 @@ async def test_a_count_that_does_not_come_is_refused_and_nothing_is_dispatched(t
     assert [post.path for post in engine.posts] == ["/tokenize"]
 
 
+@pytest.mark.parametrize(
+    ("path", "value", "param"),
+    [("/v1/chat/completions", a_chat(), "messages"), ("/v1/completions", {"model": MODEL, "prompt": "Hi"}, "prompt")],
+)
+@pytest.mark.parametrize("tokenize", [answers.json_answer({"count": 12288}), answers.error(400)])
+async def test_a_prompt_that_does_not_fit_or_cannot_be_read_is_named_as_the_caller_named_it(
+    tmp_path, tokenize, path, value, param
+):
+    async with ScriptedEngine(counting(tokenize)) as engine, running(tmp_path, engine, pools=POOLS) as gateway:
+        answer = await gateway.ask(path, value)
+    assert (answer.status, answer.json()["error"]["param"]) == (400, param)
+
+
 async def test_a_refused_key_is_named_in_the_log_once(tmp_path, logged):
     async with (
         ScriptedEngine(counting(answers.error(403))) as engine,

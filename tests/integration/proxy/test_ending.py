@@ -96,6 +96,8 @@ async def test_sigterm_lets_running_streams_end_and_exits_clean(tmp_path):
             await client.read_head()
             await client.read_chunk()
             process.child.send_signal(signal.SIGTERM)
+            begun = await process.line("draining")
+            assert (begun["open_requests"], begun["settle_s"], begun["deadline_s"]) == (1, 0.0, 20.0)
             await process.until_ops("/readyz", 503)
             steps.put_nowait(answers.chunk(answers.DONE) + answers.CHUNKS_END)
             steps.put_nowait(None)
@@ -121,6 +123,7 @@ async def test_after_settling_new_requests_are_503_and_told_to_reconnect_elsewhe
                 assert (refused.status, refused.header("x-gateway-reason")) == (503, "draining")
                 assert refused.header("connection") == "close"
                 assert refused.header("retry-after") is not None
+                assert refused.header("x-gateway-service-class") == "interactive"
             steps.put_nowait(answers.STREAM_HEAD + answers.chunk(answers.DONE) + answers.CHUNKS_END)
             steps.put_nowait(None)
             assert (await holding.read_answer()).status == 200
@@ -191,11 +194,14 @@ async def test_a_waiting_request_keeps_its_place_only_while_its_deadline_lies_in
         assert await process.exit_status() == 0
 
 
-async def test_a_taken_port_is_said_and_the_exit_status_is_1(tmp_path):
+@pytest.mark.parametrize("section", ["listen", "ops"])
+async def test_a_taken_port_is_said_with_its_setting_and_the_exit_status_is_1(tmp_path, section):
     async with ScriptedEngine() as engine:
-        listen = {"host": "127.0.0.1", "port": engine.port}
-        async with serving(tmp_path, engine, listen=listen) as process:
-            assert "in use" in (await process.line("cannot_start"))["problem"]
+        taken = {section: {"host": "127.0.0.1", "port": engine.port}}
+        async with serving(tmp_path, engine, **taken) as process:
+            line = await process.line("cannot_start")
+            assert "in use" in line["problem"]
+            assert line["setting"] == f"{section}.port"
             assert await process.exit_status() == 1
 
 

@@ -5,8 +5,14 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack
 
+import pytest
+
+from gateway.core.types import EngineLimits
+from gateway.engines.target import Carrier, EngineUnreachable, Scheduling, Target, Timeouts
 from gateway.server import dispatch, upstream
+from gateway.server.connector import engine_session
 from gateway.server.gate import Lease
+from gateway.server.questions import Questions
 from gateway.testing import answers
 from gateway.testing.harness import a_chat, running
 from gateway.testing.scripted_engine import ScriptedEngine, Wire
@@ -125,3 +131,14 @@ async def test_what_is_sent_again_goes_out_on_a_new_connection(tmp_path):
         first, again = engine.posts[-2:]
         assert first.connection in kept
         assert again.connection not in kept
+
+
+async def test_a_question_that_finds_nobody_says_so_in_the_systems_own_words():
+    engine = ScriptedEngine()
+    await engine.listen()
+    await engine.refuse_connections()
+    target = Target("a", engine.url, "chat", Scheduling.FCFS, Carrier.AUTO, EngineLimits(), Timeouts(5, 5, 5))
+    async with engine_session() as session:
+        questions = Questions(upstream.Upstream(session, lambda _engine: None))
+        with pytest.raises(EngineUnreachable, match=f"Cannot connect to host 127.0.0.1:{engine.port}"):
+            await questions.get(target, "/version", timeout_s=5)

@@ -285,6 +285,7 @@ async def test_an_engine_that_answers_everything_with_500_is_out_of_service_unti
         engine.script = answers.error(500)
         statuses = [(await gateway.chat(stream=stream)).status for _ in range(FAILED_MAX)]
         assert statuses == [500] * FAILED_MAX
+        await gateway.until(lambda: not gateway.gateway.rooms.watches["a"].health.is_up)
         refused = await gateway.chat(stream=stream)
         assert (refused.status, refused.header("x-gateway-reason")) == (503, "no_engine")
         engine.script = answers.completion()

@@ -48,6 +48,17 @@ async def test_a_changed_file_is_in_force_without_a_restart(tmp_path, looking_of
         assert (await gateway.chat(key=INTERACTIVE_KEY)).status == 401
 
 
+async def test_only_keys_that_changed_are_told_of(tmp_path, looking_often, logged):
+    async with ScriptedEngine(answers.completion()) as engine, running(tmp_path, engine) as gateway:
+        before = gateway.gateway.rooms.keyring
+        await gateway.until(lambda: gateway.gateway.rooms.keyring is not before)
+        other = tmp_path / "other.yaml"
+        await asyncio.to_thread(other.write_text, keys_text(NEW_KEY))
+        await asyncio.to_thread(other.replace, tmp_path / "keys.yaml")
+        await until_status(gateway, NEW_KEY, 200)
+    assert [json.loads(line)["event"] for line in logged().splitlines()].count("keys_in_force") == 1
+
+
 @pytest.mark.parametrize(
     "bad",
     [

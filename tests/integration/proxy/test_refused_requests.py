@@ -62,6 +62,35 @@ async def test_a_request_that_cannot_be_served_is_refused_alike_with_and_without
     assert not engine.posts
 
 
+@pytest.mark.parametrize(
+    ("members", "length"),
+    [
+        ({"model": "nope"}, None),
+        ({"messages": "no list"}, None),
+        ({"n": 17}, None),
+        ({"max_tokens": 5000}, "short"),
+        ({"max_tokens": 20000}, "short"),
+        ({"max_tokens": 20000, "messages": [{"role": "user", "content": "long " * 1000}]}, "long"),
+    ],
+)
+async def test_a_refusal_names_the_callers_class_and_once_counted_the_prompts_length(tmp_path, members, length):
+    async with ScriptedEngine() as engine, running(tmp_path, engine) as gateway:
+        answer = await gateway.chat(**members)
+        labels = {"service_class": "interactive", "length_class": length or "none"}
+        assert await gateway.metric("gateway_refusals_total", **labels) == 1
+    details = answer.json()["error"]["details"]
+    assert (details["service_class"], details["length_class"]) == ("interactive", length)
+    assert answer.header("x-gateway-service-class") == "interactive"
+    assert answer.header("x-gateway-length-class") == length
+
+
+async def test_a_refusal_outside_the_generation_routes_names_the_callers_class_too(tmp_path):
+    async with ScriptedEngine() as engine, running(tmp_path, engine) as gateway:
+        answer = await gateway.ask("/v1/models/nope")
+    check(answer, 404, "unknown_model", "model_not_found")
+    assert answer.header("x-gateway-service-class") == "interactive"
+
+
 @pytest.mark.parametrize("path", [CHAT, "/v1/completions", "/v1/models", "/v1/models/tiny"])
 @pytest.mark.parametrize(
     "headers",
@@ -78,6 +107,7 @@ async def test_no_or_an_unknown_credential_is_401_on_every_route(tmp_path, path,
         value = None if "models" in path else a_chat()
         answer = await gateway.ask(path, value, key=None, headers=headers)
     check(answer, 401, "unauthenticated", "invalid_api_key")
+    assert answer.header("x-gateway-service-class") is None
     assert not engine.posts
 
 

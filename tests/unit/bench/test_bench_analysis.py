@@ -213,6 +213,25 @@ def test_a_run_that_is_not_what_was_asked_for_is_invalid(records, changes: dict,
     assert any(said in reason for reason in verdict.reasons)
 
 
+@pytest.mark.parametrize(
+    ("status", "fix"),
+    [(400, "--long-tokens"), (401, "--credential ENV"), (403, "--credential ENV"), (404, "--model")],
+)
+@pytest.mark.parametrize("phase", list(Phase))
+def test_a_run_with_requests_that_were_turned_away_is_invalid_and_says_how_to_mend_it(
+    status: int, fix: str, phase: Phase
+) -> None:
+    (reason,) = verdict_of([a_record(), ended(Outcome.REFUSED, status=status, phase=phase)]).reasons
+    assert reason.startswith(f"1 requests were answered {status}: ")
+    assert fix in reason
+
+
+@pytest.mark.parametrize("status", [429, 503, 504])
+def test_a_run_in_which_nothing_completed_is_invalid(status: int) -> None:
+    (reason,) = verdict_of([ended(Outcome.REFUSED, status=status)]).reasons
+    assert reason.startswith("no request completed")
+
+
 def test_lag_at_the_tolerance_is_allowed() -> None:
     assert verdict_of([a_record(dispatched_ms=1050.0)]).valid
 

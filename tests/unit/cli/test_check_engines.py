@@ -116,6 +116,13 @@ async def test_an_engine_whose_context_holds_no_proof_is_not_said_to_be_at_work(
     assert report.priority == "not proved: no round of the proof fits the model's context"
 
 
+async def test_what_to_state_is_said_where_no_proof_fits_an_engine_without_limits(tmp_path: Path) -> None:
+    async with ScriptedEngine() as engine:
+        report = await report_of(written(tmp_path, engine.url, scheduling="probe", limits={}))
+    assert report.priority is not None
+    assert "state the engine's limits.max_num_batched_tokens and limits.max_num_seqs" in report.priority
+
+
 async def test_a_tokenizer_that_cannot_count_is_a_configuration_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

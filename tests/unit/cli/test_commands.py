@@ -14,6 +14,7 @@ from gateway.__main__ import main
 from gateway.cli import bench
 from gateway.cli.table import table
 from gateway.identity.keys import load_keys
+from gateway.observe.release import RELEASE
 from gateway.policy import source
 
 CONFIG: dict[str, Any] = {
@@ -64,11 +65,24 @@ def test_every_command_has_help_with_an_example(command: list[str], capsys: pyte
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["frobnicate"], ["keys"], ["keys", "new"], ["check", "--polcy", "x"], ["policies", "show"]]
+    "arguments", [["frobnicate"], ["keys"], ["keys", "new"], ["check", "--polcy", "x"], ["policies", "show"]]
 )
 def test_a_usage_error_exits_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 2
     assert "error:" in capsys.readouterr().err
+
+
+def test_without_a_command_the_help_is_shown_and_the_status_is_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("usage: gateway")
+    assert "examples:" in captured.err
+
+
+def test_the_version_is_the_releases(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"gateway {RELEASE}\n"
 
 
 def test_a_right_configuration_is_shown_as_tables(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -78,6 +92,23 @@ def test_a_right_configuration_is_shown_as_tables(folder: Path, capsys: pytest.C
         assert part in shown
     assert "1 x 640 + 128 + 1024 = 1792 <= 2048" in shown
     assert "warning" not in shown
+    assert "listen         http://0.0.0.0:8080\nops            http://127.0.0.1:9090\n" in shown
+    lines = shown.splitlines()
+    assert ["interactive", "256", "200000", "64", "64", "2", "30"] in [line.split() for line in lines]
+    assert max(len(line) for line in lines if line.count("  ") > 1) <= 100
+    assert shown.endswith("\nOK\n")
+
+
+def test_bounds_of_queues_are_not_shown_where_nothing_waits(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--policy", "passthrough"]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("interactive")]
+    assert rows[:2] == [["interactive", *"------"], ["interactive", "0", "16", "-", "-"]]
+
+
+def test_an_address_of_ipv6_has_brackets(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(folder, {**CONFIG, "listen": {"host": "::1", "port": 81}}, KEYS)
+    assert main(["check"]) == 0
+    assert "listen         http://[::1]:81\n" in capsys.readouterr().out
 
 
 def test_the_policy_may_be_replaced_on_the_command_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -99,6 +130,7 @@ def test_what_is_lost_on_an_engine_is_warned_of_and_is_no_error(
     assert "warning: engine a: a step has 1500 tokens" in shown
     assert "warning: ops listens on 0.0.0.0" in shown
     assert "warning: key k1 is for the model gone, which no pool serves." in shown
+    assert shown.endswith(f"\nOK, {shown.count('warning: ')} warnings\n")
 
 
 def test_open_doors_and_closed_ones_are_warned_of(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -107,14 +139,15 @@ def test_open_doors_and_closed_ones_are_warned_of(folder: Path, capsys: pytest.C
     assert "warning: callers without a key are let in as batch" in capsys.readouterr().out
     write(folder, CONFIG, [])
     assert main(["check"]) == 0
-    assert "warning: no key is configured: every request will be refused with 401." in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "warning: no key is configured: every request will be refused with 401.\nOK, 1 warning\n" in shown
 
 
 @pytest.mark.parametrize(
     ("config", "keys", "message"),
     [
         ({**CONFIG, "engnes": []}, KEYS, "gateway.yaml: engnes: is not a known key. Write `engines` if that is meant."),
-        ({**CONFIG, "policy": "fastest"}, KEYS, "gateway.yaml: policy: is not a shipped policy. Use one of bounded-fifo"),
+        ({**CONFIG, "policy": "fastest"}, KEYS, "gateway.yaml: policy: 'fastest' is not a shipped policy. Use one of bounded-fifo"),
         (CONFIG, [{**KEYS[0], "service_class": "gold"}], "keys.yaml: keys[0].service_class: is gold, which the policy does not have."),
         (
             {**CONFIG, "auth": {"anonymous": {"service_class": "gold", "tenant": "t"}}},
@@ -134,6 +167,17 @@ def test_a_configuration_error_is_one_line_and_exit_status_2(
         assert captured.err.startswith("error: ")
         assert message in captured.err
         assert captured.err.count("\n") == 1
+
+
+def test_every_fault_of_a_configuration_is_a_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    engine = {**CONFIG["engines"][0], "scheduling": "bogus"}
+    write(folder, {**CONFIG, "engines": [engine], "listen": {"port": 70000}}, KEYS)
+    assert main(["check"]) == 2
+    assert capsys.readouterr().err == (
+        "error: gateway.yaml: listen.port: must be at most 65535, not 70000. Give 65535 or less.\n"
+        "error: gateway.yaml: engines[0].scheduling: 'bogus' is not one of: priority, fcfs, probe. "
+        "Write one of these.\n"
+    )
 
 
 @pytest.mark.parametrize("command", ["check", "serve"])
@@ -160,6 +204,38 @@ def test_a_new_key_can_be_pasted_and_works(folder: Path, capsys: pytest.CaptureF
     (entry,) = load_keys(folder / "keys.yaml", {"interactive"})
     assert entry.sha256 == hashlib.sha256(document["key"].encode()).hexdigest()
     assert (entry.service_class, entry.tenant) == ("interactive", "007")
+
+
+def test_a_new_key_can_be_added_to_the_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "keys.yaml").unlink()
+    for tenant in ("007", "acme"):
+        assert main(["keys", "new", "--service-class", "batch", "--tenant", tenant, "--append", "keys.yaml"]) == 0
+    captured = capsys.readouterr()
+    keys = [line.removeprefix("key: ") for line in captured.out.splitlines() if line.startswith("key: ")]
+    entries = load_keys(folder / "keys.yaml", {"batch"})
+    assert [entry.tenant for entry in entries] == ["007", "acme"]
+    assert [entry.sha256 for entry in entries] == [hashlib.sha256(key.encode()).hexdigest() for key in keys]
+    assert "entry:" not in captured.out
+    assert captured.err == "".join(f"note: the entry {entry.id} is in keys.yaml.\n" for entry in entries)
+
+
+def test_no_key_is_shown_where_its_entry_could_not_be_added(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    new = ["keys", "new", "--service-class", "batch", "--tenant", "t", "--append", "absent/keys.yaml"]
+    assert main(new) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("error: absent/keys.yaml: cannot be written")
+
+
+@pytest.mark.parametrize(("name", "noted"), [("interactive", False), ("gold", True)])
+def test_a_class_that_no_shipped_policy_has_is_noted(
+    name: str, noted: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["keys", "new", "--service-class", name, "--tenant", "acme"]) == 0
+    captured = capsys.readouterr()
+    assert set(yaml.safe_load(captured.out)) == {"key", "entry"}
+    note = "note: no shipped policy has the class gold (they have batch, interactive, standard): yours must have it.\n"
+    assert captured.err == (note if noted else "")
 
 
 @pytest.mark.parametrize("tenant", ["a b", "", "none", "ä"])

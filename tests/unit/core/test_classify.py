@@ -12,7 +12,9 @@ from gateway.testing.builders import a_class, a_plan, an_assignment
 PLAN = a_plan()
 
 
-def judge(service_class="interactive", *, plan=PLAN, context_tokens=16384, wait_s_wish=None, **shape):
+def judge(
+    service_class="interactive", *, plan=PLAN, context_tokens=16384, wait_s_wish=None, prompt_param="prompt", **shape
+):
     fields = {
         "prompt_tokens": 512,
         "longest_prompt_tokens": 512,
@@ -28,6 +30,7 @@ def judge(service_class="interactive", *, plan=PLAN, context_tokens=16384, wait_
         Shape(**fields),
         context_tokens=context_tokens,
         wait_s_wish=wait_s_wish,
+        prompt_param=prompt_param,
     )
 
 
@@ -46,6 +49,10 @@ def test_length_follows_the_longest_prompt_whatever_the_class(tokens, length):
 def test_prompt_alone_or_stated_output_alone_over_the_context_is_refused(shape, param):
     refusal = judge(**shape)
     assert (refusal.reason, refusal.param) == (Reason.CONTEXT_LENGTH, param)
+
+
+def test_a_prompt_over_the_context_is_named_by_the_member_that_holds_it():
+    assert judge(longest_prompt_tokens=16384, prompt_param="messages").param == "messages"
 
 
 def test_prompt_and_output_that_overrun_the_context_together_pass_and_reserve_what_fits():

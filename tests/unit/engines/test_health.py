@@ -49,7 +49,7 @@ def test_what_recovered_starts_to_count_anew():
     assert health.is_up
 
 
-def test_errors_in_place_of_a_token_count_in_a_row_whatever_else_is_answered():
+def test_errors_in_place_of_a_token_raise_a_suspicion_in_a_row_whatever_else_is_answered():
     health = up()
     for _ in range(FAILED_MAX - 1):
         health.failed()
@@ -57,8 +57,17 @@ def test_errors_in_place_of_a_token_count_in_a_row_whatever_else_is_answered():
     for _ in range(FAILED_MAX - 1):
         health.failed()
         health.answered()
-    assert health.is_up
+    assert not health.is_suspected
     health.failed()
+    assert health.is_suspected
+    assert health.is_up, "a caller may be the cause"
+
+
+def test_a_suspected_engine_that_does_not_generate_either_is_out_of_service_until_it_does():
+    health = up()
+    for _ in range(FAILED_MAX):
+        health.failed()
+    health.convicted()
     assert health.state is State.FAILING
     assert health.must_generate
 
@@ -67,6 +76,7 @@ def test_an_engine_that_recovered_from_errors_starts_to_count_anew():
     health = up()
     for _ in range(FAILED_MAX):
         health.failed()
+    health.convicted()
     health.recovered()
     health.failed()
-    assert health.is_up
+    assert not health.is_suspected

@@ -100,3 +100,10 @@ def test_the_fillers_take_every_token_of_a_step(limits, context, fillers, conten
 )
 def test_a_round_that_would_not_fit_is_not_tried(limits, context):
     assert proof.plan_load(limits, context) is None
+
+
+def test_what_to_state_is_said_where_the_round_was_sized_by_a_guess():
+    guessed, stated = (proof.why_not_planned(limits) for limits in (EngineLimits(), LIMITS))
+    assert stated == "no round of the proof fits the model's context"
+    assert guessed.startswith(stated)
+    assert "state the engine's limits.max_num_batched_tokens and limits.max_num_seqs" in guessed

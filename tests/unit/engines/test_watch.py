@@ -15,6 +15,7 @@ from gateway.engines.target import Answer, Carrier, EngineSilent, EngineUnreacha
 from gateway.engines.watch import (
     CARDS_INTERVAL_S,
     CRASH_PAUSE_S,
+    DOWN_TOLD_EVERY_S,
     LOOK_INTERVAL_S,
     PROOF_ATTEMPTS_MAX,
     EngineWatch,
@@ -129,6 +130,47 @@ async def test_a_refused_connection_is_told_at_once_and_only_once():
     assert (watched.state, watched.changes) == (State.REFUSING, 2)
 
 
+def told(logged):
+    """The lines about an engine's state: level, state, and why where it is said."""
+    return [(line["log_level"], line["state"], line.get("why")) for line in logged if line["event"] == "engine_state"]
+
+
+@pytest.mark.parametrize("trouble", [EngineUnreachable("nobody listens"), EngineSilent("nothing came")])
+async def test_an_engine_that_was_never_up_is_told_of_at_once_and_again_while_it_stays_away(trouble):
+    watched = Watched()
+    watched.engine.answers["/v1/models"] = trouble
+    with capture_logs() as logged:
+        await watched.watch.look()
+        assert told(logged) == [("warning", "new", str(trouble))]
+        assert logged[0]["url"] == "http://a"
+        watched.now += DOWN_TOLD_EVERY_S - 1
+        await watched.watch.look()
+        assert len(logged) == 1
+        watched.now += 1
+        await watched.watch.look()
+    assert told(logged) == [("warning", "new", str(trouble))] * 2
+
+
+async def test_a_complaint_about_an_engine_is_repeated_while_it_lasts_and_not_said_twice_at_once():
+    watched = Watched()
+    watched.engine.answers["/v1/models"] = Answer(500, b"")
+    with capture_logs() as logged:
+        await watched.watch.look()
+        assert [line["event"] for line in logged] == ["engine_not_usable"]
+        watched.now += DOWN_TOLD_EVERY_S
+        await watched.watch.look()
+    assert told(logged) == [("warning", "new", watched.watch.known.problem)]
+
+
+async def test_coming_into_service_is_no_warning_and_leaving_it_is():
+    watched = Watched()
+    with capture_logs() as logged:
+        await watched.watch.look()
+        watched.watch.refused()
+        await watched.watch.look()
+    assert told(logged) == [("info", "up", None), ("warning", "refusing", None), ("info", "up", None)]
+
+
 async def test_a_look_that_is_refused_takes_the_engine_out():
     watched = Watched()
     await watched.watch.look()
@@ -205,6 +247,23 @@ async def test_an_unproved_engine_is_probed_a_few_times_and_only_before_it_gets_
     assert set(watched.engine.state_at_posts) == {State.NEW}
 
 
+async def test_a_proof_is_announced_before_it_loads_the_engine():
+    watched = Watched(**PROBED)
+    watched.engine.obeys = True
+    with capture_logs() as logged:
+        await watched.watch.look()
+    events = [line["event"] for line in logged]
+    assert events == ["priority_probe_started", "priority_probed", "engine_state"]
+
+
+async def test_an_engine_without_stated_limits_that_no_proof_fits_says_what_to_state():
+    watched = Watched(scheduling=Scheduling.PROBE)
+    with capture_logs() as logged:
+        await watched.watch.look()
+    (line,) = [line for line in logged if line["event"] == "priority_not_probed"]
+    assert "limits.max_num_batched_tokens" in line["why"]
+
+
 async def test_an_engine_that_is_at_work_is_not_loaded_with_a_proof():
     watched = Watched(**PROBED)
     watched.engine.answers["/metrics"] = page(running=1)
@@ -261,12 +320,25 @@ async def test_what_is_only_good_to_know_does_not_keep_an_engine_out(path):
     assert watched.state is State.UP
 
 
+async def test_an_engine_that_only_fails_what_callers_ask_stays_in_service():
+    watched = Watched()
+    await watched.watch.look()
+    for _ in range(FAILED_MAX):
+        watched.watch.failed()
+    watched.engine.answers["/v1/completions"] = Answer(200, b"{}")
+    await watched.watch.look()
+    assert watched.state is State.UP
+    assert not watched.watch.health.is_suspected
+
+
 async def test_an_engine_that_fails_again_and_again_comes_back_when_it_generates():
     watched = Watched()
     await watched.watch.look()
     for _ in range(FAILED_MAX):
         watched.watch.failed()
     watched.engine.answers["/v1/completions"] = Answer(500, b"")
+    await watched.watch.look()
+    assert watched.state is State.FAILING
     await watched.watch.look()
     assert (watched.state, watched.watch.known.problem) == (State.FAILING, "it lists its models, but generates nothing")
     watched.engine.answers["/v1/completions"] = Answer(200, b"{}")

@@ -47,7 +47,7 @@ def test_a_file_without_keys_lets_nobody_in_and_is_no_error(tmp_path: Path) -> N
         ({"id": "Schlüssel"}, "keys[0].id: is not a valid name."),
         ({"tenant": "株式会社"}, "keys[0].tenant: is not a valid name."),
         ({"tenant": "a\r\nx-evil: 1"}, "keys[0].tenant: is not a valid name."),
-        ({"models": []}, "keys[0].models: has fewer than 1 entries."),
+        ({"models": []}, "keys[0].models: is empty."),
         ({"not_after": "soon"}, "keys[0].not_after: is not a time. Write it like 2030-01-31T00:00:00Z."),
         ({"not_after": "2030-01-31"}, "keys[0].not_after: has no time zone."),
         ({"not_after": "2030-01-31T00:00:00"}, "keys[0].not_after: has no time zone."),
@@ -64,6 +64,22 @@ def test_a_faulty_entry_is_named_and_nothing_of_a_key_is_shown(
     assert shown.startswith(f"{tmp_path / 'keys.yaml'}: ")
     assert message in shown
     assert "s3cret" not in shown
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (yaml.safe_dump([ENTRY]), "is a list"),
+        (yaml.safe_dump(ENTRY), "is an entry"),
+        (yaml.safe_dump({"key": "gw-s3cret", "entry": ENTRY}), "is an entry"),
+    ],
+)
+def test_entries_without_the_key_above_them_are_recognised(tmp_path: Path, text: str, problem: str) -> None:
+    file = tmp_path / "keys.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load_keys(file, CLASSES)
+    assert caught.value.lines() == [f"{file}: {problem}. Start it with `keys:` and list the entries under it."]
 
 
 @pytest.mark.parametrize("twice", ["id", "sha256"])

@@ -168,3 +168,23 @@ def test_the_exposition_names_the_policy_the_gateway_and_the_process():
     assert 'gateway_policy_info{mode="active",name=' in exposition
     assert 'gateway_info{version="' in exposition
     assert "process_open_fds" in exposition
+
+
+def test_no_series_tells_of_another_ones_birth():
+    pool = Pool()
+    pool.offer()
+    exposition = pool.observer.exposition().decode()
+    assert "gateway_queue_wait_seconds_count" in exposition
+    assert "_created" not in exposition
+
+
+def test_a_refusal_is_labelled_with_its_length_and_pool_from_when_it_is_measured():
+    pool = Pool()
+    exchange = pool.arrive()
+    assert exchange.length_class is None
+    pool.observer.measured(exchange, LengthClass.SHORT, "pool")
+    pool.observer.refused(Reason.BAD_REQUEST, exchange)
+    pool.observer.ended_outside(exchange, Outcome.REFUSED)
+    assert exchange.length_class is LengthClass.SHORT
+    assert pool.value("gateway_refusals_total", **COMMON, reason="bad_request") == 1
+    assert pool.value("gateway_requests_total", **COMMON, outcome="refused") == 1

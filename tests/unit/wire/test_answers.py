@@ -43,6 +43,11 @@ def test_usage_is_read_in_every_dialects_words(value: Any, usage: Usage | None) 
     assert read_usage(value) == usage
 
 
+@pytest.mark.parametrize("tokens", [-1, 1 << 41, 10**400, 1.5, True, "5"])
+def test_a_count_that_no_context_can_hold_is_no_count(tokens: Any) -> None:
+    assert read_usage({"usage": {"prompt_tokens": tokens, "completion_tokens": 3}}) == Usage(None, 3, None)
+
+
 def test_a_later_usage_updates_only_what_it_says() -> None:
     assert Usage(5, 1, 2).updated(Usage(None, 9, None)) == Usage(5, 9, 2)
 

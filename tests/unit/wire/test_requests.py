@@ -213,6 +213,7 @@ def test_an_echo_without_output_runs_one_token() -> None:
 def test_what_belongs_to_the_engines_operator_is_refused_unless_allowed(name: str) -> None:
     assert refused_chat(**{name: {"a": 1}}) == ("unsupported_parameter", name)
     assert refused_completion(**{name: "QUJD"}) == ("unsupported_parameter", name)
+    assert refused_chat(vllm_xargs={name: "x"}) == ("unsupported_parameter", f"vllm_xargs.{name}")
     assert chat(frozenset({name}), **{name: {"a": 1}}).members[name] == {"a": 1}
     assert chat(**{name: None}).model == "m"
 
