@@ -20,7 +20,7 @@ def load(path: Path) -> Settings:
     for index, engine in enumerate(settings.engines):
         _check_engine_key(file, f"engines[{index}].api_key_env", engine)
     if settings.auth.keys_file is not None:
-        _check_exists(file, "auth.keys_file", settings.auth.keys_file, "Create it with `gateway keys new`")
+        _check_exists(file, "auth.keys_file", settings.auth.keys_file, "Create it with `gateway keys new --append`")
     for name, pool in settings.pools.items():
         if isinstance(pool.tokenizer, LocalTokenizer):
             where = f"pools.{name}.tokenizer.path"

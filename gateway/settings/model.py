@@ -184,7 +184,7 @@ class Settings(Strict):
     listen: Listen = Listen()
     ops: Ops = Ops()
     policy: str = "short-first"
-    auth: Auth
+    auth: Auth = Field(examples=[{"keys_file": "keys.yaml"}])
     engines: Annotated[tuple[Engine, ...], Field(min_length=1, max_length=1000)]
     pools: Annotated[dict[Name, Pool], Field(min_length=1, max_length=1000)]
     limits: ServerLimits = ServerLimits()
