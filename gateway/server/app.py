@@ -150,7 +150,7 @@ class Gateway:
             "draining", open_requests=len(rooms.ending), settle_s=drain.settle_s, deadline_s=drain.deadline_s
         )
         self._front.close_idle()
-        await _first_of(cut_now, seconds=drain.settle_s)
+        await _first_of(cut_now, seconds=min(drain.settle_s, drain.deadline_s))
         rooms.ending.stage = Stage.DRAINING
         for gate in rooms.gates.values():
             gate.drain(max(0.0, deadline_at - loop.time()))

@@ -26,7 +26,7 @@ def check(settings: Settings) -> None:
             at="limits.inflated_bytes_max",
         )
     drain = settings.drain
-    if drain.settle_s > drain.deadline_s:
+    if "settle_s" in drain.model_fields_set and drain.settle_s > drain.deadline_s:
         raise problem(
             f"is {drain.settle_s:g}, above drain.deadline_s ({drain.deadline_s:g})",
             fix="Lower it, or raise drain.deadline_s: both count from the signal",

@@ -171,7 +171,7 @@ class EngineFields(Strict):
 class Drain(Strict):
     """After SIGTERM, both counted from the signal: normal service for settle_s; what is under way has deadline_s.
 
-    settle_s lies inside deadline_s.
+    settle_s lies inside deadline_s; unstated, it is cut to it.
     """
 
     settle_s: SecondsOrZero = 5
