@@ -3,6 +3,8 @@
 Owns every ticket from offer to its single end. Pure: no call awaits, each takes `now` (seconds since the epoch, never
 going back) and returns what happened as events, in order. Inside one call waits expire before anything is
 dispatched. Sends nothing, sleeps never: the gate resolves the events and calls `tick` at `next_tick_at`.
+
+One module, because a ticket has one owner: what is judged, ordered, charged or predicted on the way is others' work.
 """
 
 from __future__ import annotations
