@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
+from gateway.core.drift import Drift
 from gateway.core.estimate import Quantile
 from gateway.core.feedback import LongControl
 from gateway.core.lazy_heap import LazyHeap
@@ -16,7 +17,7 @@ from gateway.core.ledger import Budget, Ledger, caps_of
 from gateway.core.plan import NonStreamRelease, Plan
 from gateway.core.steptime import StepFit
 from gateway.core.ticket import Assignment, Ticket, TicketState
-from gateway.core.types import EngineSpec, LengthClass
+from gateway.core.types import EngineLoad, EngineSpec, LengthClass
 
 _RELEASE_CONFIDENCE = 0.95
 _STEPS_IN_FLIGHT = 2
@@ -44,10 +45,12 @@ class Engine:
         "_alone",
         "_chunk_tokens",
         "_control",
+        "_drift",
         "_due",
         "_long_pause",
         "_plan",
         "_ratios",
+        "_short_ttfts_s",
         "fit",
         "ledger",
         "limits",
@@ -65,6 +68,8 @@ class Engine:
         self.retired = False
         self.paused_until: float | None = None
         self._ratios = {length: Quantile() for length in LengthClass}
+        self._short_ttfts_s = (Quantile(), Quantile())
+        self._drift = Drift()
         self._alone: Ticket | None = None
         self._due = due
         self._control: LongControl | None = None
@@ -87,24 +92,53 @@ class Engine:
 
     def lacking(self, ticket: Ticket) -> int:
         """Return the budgets that stand in the ticket's way, as a mask; 0: it can be sent now."""
-        mask = self.ledger.lacking(ticket.needs)
-        if self._long_pause is not None and ticket.needs[0] is LengthClass.LONG:
+        needs = ticket.needs
+        mask = self.ledger.lacking(needs)
+        if self._long_pause is not None and needs[0]:
             mask |= 1 << Budget.LONG_PREFILLS
         return mask
 
     def cost_s(self, assignment: Assignment) -> float:
         """Predict the engine seconds that a request takes: its prefill, and what its decoding adds to the steps."""
         model, longest = self.fit.model, assignment.longest_prompt_tokens
-        repeats = assignment.prompt_tokens / longest if longest else 0.0
-        prefill_s = repeats * model.prefill_s(longest, self._chunk_tokens)
+        prefill_s = model.prefill_s(longest, self._chunk_tokens)
+        if assignment.prompt_tokens != longest:
+            prefill_s *= assignment.prompt_tokens / longest
         return prefill_s + assignment.sequences * model.decode_s(assignment.output_tokens_max, longest)
+
+    def unused_s(self, assignment: Assignment, output_tokens: int) -> float:
+        """Predict the engine seconds of the reserved output that was not generated; output_tokens: of all sequences."""
+        reserved = assignment.sequences * assignment.output_tokens_max
+        model, longest = self.fit.model, assignment.longest_prompt_tokens
+        left = max(0, reserved - output_tokens)
+        return left * model.decode_s(1, longest + (reserved + output_tokens) / (2 * assignment.sequences))
+
+    def short_ttft_s(self, confidence: float) -> float | None:
+        """Return the engine's time to a short's first token that this share of them keeps, in the state it is in.
+
+        The states, a long prompt in prefill or none, are kept apart: what is slow beside a long says nothing of an
+        engine that is free. None: not known.
+        """
+        return self._short_ttfts_s[self._has_long].at(confidence)
+
+    def predicted_step_s(self, ticket: Ticket) -> float:
+        """Predict the step that would compute the ticket's first chunk beside all that is charged here."""
+        ledger, model = self.ledger, self.fit.model
+        long_tokens = ledger.used(Budget.LONG_PREFILLS) * self._chunk_tokens
+        short_tokens = ledger.prefill_tokens(LengthClass.SHORT) + ledger.used(Budget.SLOTS)
+        own_tokens = min(ticket.assignment.prompt_tokens, self._chunk_tokens)
+        long_context = ledger.prefill_tokens(LengthClass.LONG) / 2
+        attention_s = model.per_token_context_s * long_tokens * long_context
+        return model.step_s(long_tokens + short_tokens + own_tokens) + attention_s
 
     def take(self, ticket: Ticket, now: float) -> None:
         """Charge a ticket that is sent now."""
-        self._alone = None if self.ledger.prefills else ticket
-        self.ledger.charge(ticket)
+        ledger = self.ledger
+        self._alone = None if ledger.prefills else ticket
+        ticket.beside_long = self._has_long
+        ledger.charge(ticket)
         ticket.prefill_s = self.fit.model.prefill_s(ticket.assignment.prompt_tokens, self._chunk_tokens)
-        if self._plan.admission.non_stream_release is NonStreamRelease.ESTIMATE and not ticket.assignment.stream:
+        if not ticket.assignment.stream and self._plan.admission.non_stream_release is NonStreamRelease.ESTIMATE:
             ratio = self._ratios[ticket.assignment.length_class].at(_RELEASE_CONFIDENCE)
             if ratio is not None:
                 self._due.push(ticket, now + ratio * ticket.prefill_s)
@@ -114,7 +148,10 @@ class Engine:
         self.ledger.release_prefill(ticket)
         self._due.discard(ticket)
         if ticket.assignment.stream:
-            self._ratios[ticket.assignment.length_class].add(engine_ttft_s / ticket.prefill_s)
+            length_class = ticket.assignment.length_class
+            self._ratios[length_class].add(engine_ttft_s / ticket.prefill_s)
+            if length_class is LengthClass.SHORT:
+                self._short_ttfts_s[ticket.beside_long].add(engine_ttft_s)
             if self._alone is ticket:
                 self._learn(ticket, engine_ttft_s)
         if self._alone is ticket:
@@ -125,6 +162,15 @@ class Engine:
     def judge(self, now: float, *, longs_wait: bool) -> None:
         """Adjust the long-prefill budget to what shorts got, where the plan asks for it."""
         if self._control is not None and self._control.judge(now, longs_wait=longs_wait):
+            self._set_caps()
+
+    def observe(self, load: EngineLoad, now: float) -> None:
+        """Correct the budgets by what the engine says of itself."""
+        changed = self._drift.look(load, self.ledger.used(Budget.SLOTS), now)
+        if self._drift.has_no_room and self._control is not None:
+            self._control.no_room()
+            changed = True
+        if changed:
             self._set_caps()
 
     def leave(self, ticket: Ticket, now: float, *, cut: bool) -> None:
@@ -158,7 +204,11 @@ class Engine:
         caps = caps_of(self._plan.admission, self.limits)
         if self._control is not None:
             caps[Budget.LONG_PREFILLS] = self._control.allowance.prefills
-        self.ledger.set_caps(caps)
+        self.ledger.set_caps(caps | self._drift.corrected(caps))
+
+    @property
+    def _has_long(self) -> bool:
+        return self.ledger.used(Budget.LONG_PREFILLS) > 0
 
     def _steer(self, control: LongControl, ticket: Ticket, engine_ttft_s: float, now: float) -> None:
         if ticket.assignment.length_class is LengthClass.SHORT:

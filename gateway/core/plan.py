@@ -36,11 +36,16 @@ class NonStreamRelease(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class QueueBounds:
-    """Bounds of one service class's waiting requests; 0 requests: dispatch now or refuse."""
+    """Bounds of one service class's waiting requests; 0 requests: dispatch now or refuse.
+
+    newest_first_in_overload: while a tenant's oldest has waited half its limit its newest goes first, and where the
+    queue is full the oldest gives way.
+    """
 
     requests_max: int
     prompt_tokens_max: int
     bytes_max: int
+    newest_first_in_overload: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +112,18 @@ class AdmissionPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class EarlyRejection:
+    """Refusing what would be late anyway, at this confidence, in (0, 1).
+
+    purges: also at its dispatch, a short that would miss its class's time to first token; else at arrival alone, what
+    would wait past its limit.
+    """
+
+    confidence: float
+    purges: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Feedback:
     """Steering of the long-prefill budget, between 1 and long_prefills_max, toward a short's time to first token."""
 
@@ -126,8 +143,9 @@ class RequestBounds:
 class Plan:
     """A whole policy in force. sha256: over the policy file's bytes, hex.
 
-    early_rejection: how sure a predicted miss of wait_s_max must be to refuse at arrival; None: never.
+    early_rejection: None: nothing is refused for being late before it is.
     feedback: None: long_prefills_max stands as it is.
+    repeat_cost: what a repeat of a refused request counts for in fair queueing, times its cost; at least 1.
     """
 
     name: str
@@ -137,8 +155,9 @@ class Plan:
     admission: AdmissionPlan
     order: OrderKind
     request: RequestBounds
-    early_rejection: float | None = None
+    early_rejection: EarlyRejection | None = None
     feedback: Feedback | None = None
+    repeat_cost: float = 1.0
 
     def length_class(self, longest_prompt_tokens: int) -> LengthClass:
         """Short while the longest prompt, counted after the chat template, is within the limit."""

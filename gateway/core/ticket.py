@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from gateway.core.plan import ClassPlan, Plan
 from gateway.core.types import LengthClass, Outcome, Refusal
@@ -19,6 +20,8 @@ class Assignment:
     prompt_tokens: sum over prompts. kv_tokens: KV-cache tokens to reserve in all, whole blocks not yet rounded.
     wait_s_max: longest wait in line, seconds; a caller's own shorter wish is already in it.
     output_tokens_set: the output limit to write into the request, or None to leave it as it is.
+    fingerprint: a hash of the body, to know a refused request again; None: it is not looked for.
+    says_retry: the caller's own word that this is not its first try.
     """
 
     plan: Plan
@@ -34,23 +37,25 @@ class Assignment:
     wait_s_max: float
     stream: bool
     output_tokens_set: int | None = None
+    fingerprint: int | None = None
+    says_retry: bool = False
 
     @property
     def service_class(self) -> str:
         return self.class_plan.name
 
 
-Needs = tuple[LengthClass, int, int, int]
-"""What a request takes of its length class's budgets: (length class, prefill, sequences, KV tokens)."""
+Needs = tuple[int, int, int, int]
+"""What a request takes of its length class's budgets: (1 for a long and 0 for a short, prefill, sequences, KV)."""
 
 
 @dataclass(eq=False, slots=True)
 class Ticket:
     """One request inside admission, from offer to its single end. Changed by Admission alone.
 
-    deadline: of the wait, seconds since the epoch. predicted_wait_s: at offer; None: no prediction.
-    cost: engine seconds it was charged in fair queueing.
-    prefill_s: its own prefill as predicted at dispatch, seconds.
+    deadline: of the wait, seconds since the epoch. cost_s: predicted engine seconds, what fair queueing charges.
+    prefill_s: its own prefill as predicted at dispatch, seconds. predicted_wait_s: at offer; None: no prediction.
+    beside_long: dispatched while the engine had a long prompt in prefill. is_repeat: of a request that was refused.
     """
 
     id: int
@@ -58,13 +63,15 @@ class Ticket:
     offered_at: float
     deadline: float
     state: TicketState
-    needs: Needs = (LengthClass.SHORT, 0, 0, 0)
+    needs: Needs
+    cost_s: float = 0.0
     engine: str | None = None
     dispatched_at: float | None = None
     first_token_at: float | None = None
     predicted_wait_s: float | None = None
-    cost: float = 0.0
     prefill_s: float = 0.0
+    beside_long: bool = False
+    is_repeat: bool = False
     requeues: int = 0
 
 
@@ -76,15 +83,13 @@ class TicketState(StrEnum):
     ENDED = "ended"
 
 
-@dataclass(frozen=True, slots=True)
-class Queued:
+class Queued(NamedTuple):
     """The ticket waits in line: it joined just now, or came back to the head because its engine refused it."""
 
     ticket: Ticket
 
 
-@dataclass(frozen=True, slots=True)
-class Dispatched:
+class Dispatched(NamedTuple):
     """The ticket's budgets are charged on `engine`: send it now, with `priority` (int64, lower is sooner)."""
 
     ticket: Ticket
@@ -93,8 +98,7 @@ class Dispatched:
     waited_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(NamedTuple):
     """The ticket ended without an engine: outcome REFUSED (queue full, drain …) or EXPIRED (its wait deadline).
 
     `waited_s` is 0 where it never waited.
@@ -106,16 +110,14 @@ class Refused:
     outcome: Outcome
 
 
-@dataclass(frozen=True, slots=True)
-class FirstToken:
+class FirstToken(NamedTuple):
     """The engine's first token for a dispatched ticket: its prefill charge has gone back."""
 
     ticket: Ticket
     engine_ttft_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(NamedTuple):
     """A ticket ended by its own end (not by Refused): all its charges have gone back.
 
     waited_s: seconds in line, where it left while it waited; None where it was at an engine.

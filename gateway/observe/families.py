@@ -45,6 +45,9 @@ class Families:
         self.offered = self._counter("gateway_offered", "Requests on generation routes.", COMMON)
         self.requests = self._counter("gateway_requests", "Offered requests that ended.", (*COMMON, "outcome"))
         self.refusals = self._counter("gateway_refusals", "Answers by the gateway itself.", (*COMMON, "reason"))
+        self.repeats = self._counter(
+            "gateway_repeats", "Ended requests that were refused before: load that refusals make.", COMMON
+        )
         self.http = self._counter("gateway_http_requests", "Answers on the public port.", ("route", "status"))
         self.connections_refused = self._counter(
             "gateway_connections_refused", "Connections beyond limits.connections_max, closed at once.", ()

@@ -70,6 +70,8 @@ class Observer:
     def core_event(self, event: Event, now: float) -> None:
         """Take in one event of Admission, in the instant in which it happened."""
         exchange = self.exchanges.of(event.ticket.assignment)
+        if event.ticket.is_repeat and isinstance(event, Refused | Finished):
+            self.families.repeats.at(*exchange.labels).inc()
         match event:
             case Queued(ticket=ticket):
                 exchange.phase, exchange.waiting_since = Phase.WAITING, now

@@ -13,6 +13,7 @@ from gateway.core.plan import (
     AdmissionKind,
     AdmissionPlan,
     ClassPlan,
+    EarlyRejection,
     Feedback,
     KvBudget,
     NonStreamRelease,
@@ -45,7 +46,8 @@ def compile_policy(policy: schema.Policy, *, file: str, sha256: str) -> Plan:
             stop_max=policy.request.stop_max,
             list_items_max=policy.request.list_items_max,
         ),
-        early_rejection=policy.early_rejection.confidence if policy.early_rejection.enabled else None,
+        early_rejection=_early_rejection(policy),
+        repeat_cost=policy.request.repeat_cost,
         feedback=_feedback(policy, file),
     )
 
@@ -54,6 +56,11 @@ def _unsupported(policy: schema.Policy) -> Iterator[tuple[str, str]]:
     """Key paths whose values have no mechanism behind them, with the fix."""
     if isinstance(policy.admission, schema.TokenBudgetAdmission) and policy.admission.long_prefill.mode != "whole":
         yield "admission.long_prefill.mode", "Set it to whole, or remove long_prefill"
+
+
+def _early_rejection(policy: schema.Policy) -> EarlyRejection | None:
+    stated = policy.early_rejection
+    return EarlyRejection(stated.confidence, purges=stated.purge) if stated.enabled else None
 
 
 def _feedback(policy: schema.Policy, file: str) -> Feedback | None:
@@ -84,6 +91,7 @@ def _class_plan(name: str, rank: int, stated: schema.ServiceClass) -> ClassPlan:
             requests_max=stated.queue.requests_max,
             prompt_tokens_max=stated.queue.prompt_tokens_max,
             bytes_max=stated.queue.bytes_max,
+            newest_first_in_overload=stated.queue.newest_first_in_overload,
         ),
         wait_s_max={LengthClass.SHORT: stated.wait_s_max.short, LengthClass.LONG: stated.wait_s_max.long},
         tenant=TenantBounds(

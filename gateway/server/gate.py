@@ -13,7 +13,7 @@ from typing import Protocol, assert_never
 from gateway.core.admission import Admission
 from gateway.core.plan import Plan
 from gateway.core.ticket import Assignment, Dispatched, Event, Finished, FirstToken, Queued, Refused, Ticket
-from gateway.core.types import EngineSpec, Outcome, Refusal, Snapshot
+from gateway.core.types import EngineLoad, EngineSpec, Outcome, Refusal, Snapshot
 
 
 class AdmissionRefused(Exception):  # noqa: N818 - the domain's word
@@ -41,13 +41,14 @@ class Lease:
     """A dispatched request's hold on its engine's budgets, from dispatch to the end of `Gate.admit`.
 
     outcome: set by the holder; unset, leaving without an exception is COMPLETED, cancelled is CLIENT_GONE, and any
-    other exception is ENGINE_ERROR.
+    other exception is ENGINE_ERROR. output_tokens: set by the holder where the engine said how many it generated.
     """
 
     def __init__(self, gate: Gate, placed: Dispatched) -> None:
         self._gate = gate
         self._take(placed)
         self.outcome: Outcome | None = None
+        self.output_tokens: int | None = None
 
     def first_token(self) -> None:
         """Give the prefill charge back: the engine's first token, or a whole answer's first byte, is here."""
@@ -94,9 +95,11 @@ class Gate:
             raise
         finally:
             self._placements.pop(ticket.id, None)
-            ended = outcome if lease is None or lease.outcome is None else lease.outcome
+            output_tokens = None
+            if lease is not None:
+                outcome, output_tokens = lease.outcome or outcome, lease.output_tokens
             now = self._clock.now()
-            self._settle(self._admission.finish(ticket, ended, now), now)
+            self._settle(self._admission.finish(ticket, outcome, now, output_tokens=output_tokens), now)
 
     def first_token(self, ticket: Ticket) -> None:
         now = self._clock.now()
@@ -112,6 +115,10 @@ class Gate:
     def set_up(self, engine: str, *, up: bool) -> None:
         now = self._clock.now()
         self._settle(self._admission.set_up(engine, up, now), now)
+
+    def engine_said(self, engine: str, load: EngineLoad) -> None:
+        now = self._clock.now()
+        self._settle(self._admission.observe(engine, load, now), now)
 
     def reconfigure(self, plan: Plan, engines: Sequence[EngineSpec]) -> None:
         now = self._clock.now()

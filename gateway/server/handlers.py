@@ -190,6 +190,8 @@ class Handlers:
             wait_s_wish=wait_s_wish,
             output_param=call.output_member,
             prompt_param=call.prompt_member,
+            fingerprint=hash(body),
+            says_retry=intake.says_retry(visit.request),
         )
         if not isinstance(judged, Assignment):
             raise Refusing(judged)

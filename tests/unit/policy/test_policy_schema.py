@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from gateway.core.plan import (
     AdmissionKind,
+    EarlyRejection,
     Feedback,
     KvBudget,
     NonStreamRelease,
@@ -100,7 +101,7 @@ def test_every_field_arrives_in_the_plan(tmp_path: Path) -> None:
 
 def test_early_rejection_and_release_by_estimate_are_on_unless_stated(tmp_path: Path) -> None:
     plan = load(tmp_path, MINIMAL)
-    assert plan.early_rejection == 0.9
+    assert plan.early_rejection == EarlyRejection(0.9, purges=False)
     assert plan.admission.non_stream_release is NonStreamRelease.ESTIMATE
 
 
