@@ -17,13 +17,13 @@ from math import inf
 from gateway.core import early_rejection
 from gateway.core.classify import engine_priority
 from gateway.core.engine import Engine
-from gateway.core.estimate import retry_after_s
 from gateway.core.fleet import Fleet
 from gateway.core.lane import Lane
 from gateway.core.ledger import needs_of
 from gateway.core.line import is_half_late
 from gateway.core.orders import order_of
 from gateway.core.plan import AdmissionKind, Plan
+from gateway.core.refusals import Refusals, no_engine
 from gateway.core.repeats import Repeats
 from gateway.core.ticket import (
     Assignment,
@@ -31,12 +31,16 @@ from gateway.core.ticket import (
     Event,
     Finished,
     FirstToken,
+    Proceed,
     Queued,
+    Recalled,
     Refused,
+    SliceEnded,
+    SliceResult,
     Ticket,
     TicketState,
 )
-from gateway.core.types import EngineLoad, EngineSpec, LengthClass, LineSnapshot, Outcome, Reason, Refusal, Snapshot
+from gateway.core.types import EngineLoad, EngineSpec, LengthClass, LineSnapshot, Outcome, Refusal, Snapshot
 from gateway.core.waiting import Waiting
 
 _CUT = frozenset({Outcome.CLIENT_GONE, Outcome.TIMED_OUT})
@@ -47,9 +51,9 @@ class Admission:
     """One pool. On one event loop every call is atomic, so there are no locks."""
 
     def __init__(self, plan: Plan, engines: Sequence[EngineSpec], seed: int = 0) -> None:
-        self._seed = seed
         self._offers = 0
         self._waiting = Waiting()
+        self._refusals = Refusals(self._waiting, seed)
         self._early = early_rejection.EarlyRejection(self._waiting)
         self._repeats = Repeats()
         self._running: dict[int, Ticket] = {}
@@ -107,17 +111,21 @@ class Admission:
         if ticket.state is TicketState.ENDED:
             return self.tick(now)
         waited_s = None
+        events: list[Event] = []
         if ticket.state is TicketState.WAITING:
             waited_s = now - ticket.offered_at
             self._leave_line(ticket, now)
         else:
+            if self._has_slice_at_engine(ticket):
+                events.append(SliceEnded(ticket, SliceResult.CANCELLED))
             self._leave_engine(ticket, now, cut=outcome in _CUT)
             if outcome is not Outcome.COMPLETED and ticket.first_token_at is None:
                 output_tokens = 0
             if output_tokens is not None:
                 self._refund(ticket, output_tokens)
         ticket.state = TicketState.ENDED
-        return [Finished(ticket, outcome, waited_s), *self.tick(now)]
+        events.append(Finished(ticket, outcome, waited_s))
+        return events + self.tick(now)
 
     def requeue(self, ticket: Ticket, now: float, pause_s: float) -> list[Event]:
         """Put a dispatched ticket whose engine had no room back at the head of its flow; its deadline stays.
@@ -133,7 +141,7 @@ class Admission:
         ticket.state, ticket.engine, ticket.dispatched_at = TicketState.WAITING, None, None
         ticket.requeues += 1
         if self._drain_at is not None and ticket.deadline > self._drain_at:
-            return [self._refuse(ticket, self._draining(ticket), now), *self.tick(now)]
+            return [self._refuse(ticket, self._refusals.draining(ticket), now), *self.tick(now)]
         self._waiting.join(ticket, now)
         self._lane(ticket).put_back(ticket)
         return [Queued(ticket), *self.tick(now)]
@@ -142,6 +150,15 @@ class Admission:
         """Correct an engine's budgets by what it says of itself. Not called while it says nothing: they stay."""
         self._fleet[engine].observe(load, now)
         return self.tick(now)
+
+    def slice_ended(
+        self, ticket: Ticket, now: float, *, computed: bool, cached_tokens: int | None = None
+    ) -> list[Event]:
+        """Note the end of the slice that `Proceed` asked for; cached_tokens: of its prefix, where the engine says."""
+        assert ticket.engine is not None
+        held = self._fleet[ticket.engine].slice_ended(ticket, now, computed=computed, cached_tokens=cached_tokens)
+        result = SliceResult.COMPUTED if held else SliceResult.FAILED
+        return [SliceEnded(ticket, result), *self.tick(now)]
 
     def tick(self, now: float) -> list[Event]:
         """Expire every wait whose deadline has come, then dispatch whatever fits."""
@@ -165,7 +182,7 @@ class Admission:
         events = self._expire(now)
         for ticket in self._in_line():
             if ticket.deadline > deadline_at:
-                events.append(self._refuse(ticket, self._draining(ticket), now))
+                events.append(self._refuse(ticket, self._refusals.draining(ticket), now))
         return events + self._dispatch(now)
 
     def undrain(self, now: float) -> list[Event]:
@@ -209,10 +226,9 @@ class Admission:
 
     def _refused_at_arrival(self, ticket: Ticket, now: float) -> Refusal | None:
         if self._drain_at is not None:
-            return self._draining(ticket)
+            return self._refusals.draining(ticket)
         if not self._fleet.any_up:
-            retry_s = self._retry_after_s(ticket, now)
-            return Refusal(Reason.NO_ENGINE, "No engine can serve this model now.", retry_after_s=retry_s)
+            return no_engine()
         early = self._plan.early_rejection
         return None if early is None else self._early.at_arrival(ticket, early.confidence, now)
 
@@ -231,10 +247,6 @@ class Admission:
         events.append(self._expired(ticket, now) if ticket.deadline <= now else Queued(ticket))
         return events
 
-    def _draining(self, ticket: Ticket) -> Refusal:
-        message = "This gateway is shutting down; try again, another instance will answer."
-        return Refusal(Reason.DRAINING, message, retry_after_s=1.0 + self._jitter(ticket))
-
     def _expire(self, now: float) -> list[Event]:
         events: list[Event] = []
         while (ticket := self._waiting.expired(now)) is not None:
@@ -242,13 +254,7 @@ class Admission:
         return events
 
     def _expired(self, ticket: Ticket, now: float) -> Event:
-        waited_s = now - ticket.offered_at
-        if self._fleet.any_up:
-            reason, message = Reason.WAIT_DEADLINE, "waited in line until its deadline"
-        else:
-            reason, message = Reason.NO_ENGINE, "waited until its deadline while no engine could be reached"
-        limit = ticket.assignment.wait_s_max
-        refusal = Refusal(reason, f"The request {message} of {limit:g} s.", limit=limit, observed=waited_s)
+        refusal = self._refusals.expired(ticket, now, any_engine=self._fleet.any_up)
         return self._refuse(ticket, refusal, now, Outcome.EXPIRED)
 
     def _refuse(self, ticket: Ticket, refusal: Refusal, now: float, outcome: Outcome = Outcome.REFUSED) -> Event:
@@ -257,25 +263,12 @@ class Admission:
         ticket.state = TicketState.ENDED
         self._repeats.refused(ticket.assignment, now)
         waited_s = now - ticket.offered_at
-        retry_s = self._retry_after_s(ticket, now) if refusal.retry_after_s is None else refusal.retry_after_s
+        retry_s = self._refusals.retry_after_s(ticket, now) if refusal.retry_after_s is None else refusal.retry_after_s
         return Refused(ticket, replace(refusal, waited_s=waited_s, retry_after_s=retry_s), waited_s, outcome)
 
     def _leave_line(self, ticket: Ticket, now: float) -> None:
         self._lane(ticket).remove(ticket)
         self._waiting.leave(ticket, now, served=False)
-
-    def _retry_after_s(self, ticket: Ticket, now: float) -> float:
-        work_s, work_per_s = self._waiting.drain_of(ticket.assignment, now)
-        return retry_after_s(
-            work_s=work_s + ticket.cost_s,
-            work_per_s=work_per_s,
-            wait_s_max=ticket.assignment.class_plan.wait_s_max[ticket.assignment.length_class],
-            jitter=self._jitter(ticket),
-        )
-
-    def _jitter(self, ticket: Ticket) -> float:
-        """Spread callers over [0, 1) by a fixed scramble (Knuth's multiplicative hash) of the ticket's number."""
-        return ((ticket.id + self._seed) * 2654435761 & 0xFFFFFFFF) / 2**32
 
     # ── to and from engines ──
 
@@ -288,7 +281,22 @@ class Admission:
         while (choice := fleet.choose(self._heads(now))) is not None:
             ticket, engine = choice
             hopeless = self._refused_at_dispatch(ticket, engine, now) if purges else None
-            events.append(self._send(ticket, engine, now) if hopeless is None else self._refuse(ticket, hopeless, now))
+            if hopeless is None:
+                events += self._send(ticket, engine, now)
+            else:
+                events.append(self._refuse(ticket, hopeless, now))
+        return events + self._make_way(now) if fleet.divides else events
+
+    def _make_way(self, now: float) -> list[Event]:
+        """Let parts of long prompts go, or take them back for shorts: after everything else that happens now."""
+        events: list[Event] = []
+        in_line = self._lane_for(LengthClass.SHORT).head(now) is not None
+        for engine in self._fleet.dividing():
+            shorts_wait = in_line or engine.has_unserved_shorts
+            if shorts_wait and (ticket := engine.recall(now)) is not None:
+                events.append(Recalled(ticket))
+            if (course := engine.next_part(now, shorts_wait=shorts_wait)) is not None:
+                events.append(Proceed(course.ticket, None if course.at_request else course.sent_tokens))
         return events
 
     def _heads(self, now: float) -> list[Ticket]:
@@ -304,7 +312,7 @@ class Admission:
             return None
         return early_rejection.at_dispatch(ticket, engine.short_ttft_s(early.confidence), now)
 
-    def _send(self, ticket: Ticket, engine: Engine, now: float) -> Dispatched:
+    def _send(self, ticket: Ticket, engine: Engine, now: float) -> list[Event]:
         assignment = ticket.assignment
         self._lane(ticket).serve(ticket)
         self._waiting.leave(ticket, now, served=True)
@@ -314,7 +322,12 @@ class Admission:
         self._tenants_running[assignment.class_plan.name, assignment.tenant] += 1
         self._hold_tenant(assignment)
         priority = engine_priority(assignment, ticket.deadline)
-        return Dispatched(ticket, engine.name, priority, now - ticket.offered_at)
+        wants_parts = engine.wants_parts(ticket)
+        divided = wants_parts and engine.divide(ticket, now)
+        events: list[Event] = [Dispatched(ticket, engine.name, priority, now - ticket.offered_at, divided)]
+        if wants_parts and not divided:
+            events.append(SliceEnded(ticket, SliceResult.FALLBACK))
+        return events
 
     def _leave_engine(self, ticket: Ticket, now: float, *, cut: bool) -> None:
         assert ticket.engine is not None
@@ -329,6 +342,10 @@ class Admission:
         else:
             self._tenants_running[owner] -= 1
         self._hold_tenant(assignment)
+
+    def _has_slice_at_engine(self, ticket: Ticket) -> bool:
+        assert ticket.engine is not None
+        return self._fleet[ticket.engine].courses.has_slice_out(ticket)
 
     def _refund(self, ticket: Ticket, output_tokens: int) -> None:
         unused_s = self._fleet.unused_s(ticket.assignment, output_tokens)

@@ -34,6 +34,14 @@ class Fleet:
     def __getitem__(self, name: str) -> Engine:
         return self._engines[name]
 
+    @property
+    def divides(self) -> bool:
+        """Whether a long prompt is under way in parts anywhere."""
+        return any(len(engine.courses) for engine in self._engines.values())
+
+    def dividing(self) -> list[Engine]:
+        return [engine for engine in self._engines.values() if len(engine.courses)]
+
     def set_up(self, name: str, up: bool) -> None:
         self._engines[name].up = up
         self._take_note()

@@ -99,9 +99,29 @@ class KvBudget:
     long_reserve_tokens: int = 0
 
 
+class LongPrefillMode(StrEnum):
+    """How a long prompt makes way: computed as growing prefixes, or taken back for shorts and sent again."""
+
+    SLICED = "sliced"
+    RECALLED = "recalled"
+
+
+@dataclass(frozen=True, slots=True)
+class LongPrefill:
+    """How long prompts make way for short ones. slice_s: aimed time of one slice, seconds.
+
+    hold_max_s: longest that a prompt is put aside at once, seconds; None: from its own deadline.
+    """
+
+    mode: LongPrefillMode
+    slice_s: float
+    hold_max_s: float | None
+    recalls_max: int
+
+
 @dataclass(frozen=True, slots=True)
 class AdmissionPlan:
-    """The budgets of each engine. None: that budget does not bind."""
+    """The budgets of each engine. None: that budget does not bind; of long_prefill: a long is computed whole."""
 
     kind: AdmissionKind
     long_prefills_max: int | None
@@ -109,6 +129,7 @@ class AdmissionPlan:
     slots: SlotBudget | None
     kv: KvBudget | None
     non_stream_release: NonStreamRelease
+    long_prefill: LongPrefill | None = None
 
 
 @dataclass(frozen=True, slots=True)

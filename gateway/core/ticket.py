@@ -22,6 +22,7 @@ class Assignment:
     output_tokens_set: the output limit to write into the request, or None to leave it as it is.
     fingerprint: a hash of the body, to know a refused request again; None: it is not looked for.
     says_retry: the caller's own word that this is not its first try.
+    is_divisible: its prompt may be computed in parts, where the plan does so.
     """
 
     plan: Plan
@@ -39,6 +40,7 @@ class Assignment:
     output_tokens_set: int | None = None
     fingerprint: int | None = None
     says_retry: bool = False
+    is_divisible: bool = False
 
     @property
     def service_class(self) -> str:
@@ -83,6 +85,18 @@ class TicketState(StrEnum):
     ENDED = "ended"
 
 
+class SliceResult(StrEnum):
+    """What became of one slice: the closed label of gateway_slices_total.
+
+    CANCELLED: its request left. FALLBACK: none was sent, because the engine's cache does not carry slices now.
+    """
+
+    COMPUTED = "computed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    FALLBACK = "fallback"
+
+
 class Queued(NamedTuple):
     """The ticket waits in line: it joined just now, or came back to the head because its engine refused it."""
 
@@ -90,12 +104,36 @@ class Queued(NamedTuple):
 
 
 class Dispatched(NamedTuple):
-    """The ticket's budgets are charged on `engine`: send it now, with `priority` (int64, lower is sooner)."""
+    """The ticket's budgets are charged on `engine`: send it now, with `priority` (int64, lower is sooner).
+
+    divided: not at once; `Proceed` says what of it.
+    """
 
     ticket: Ticket
     engine: str
     priority: int
     waited_s: float
+    divided: bool = False
+
+
+class Proceed(NamedTuple):
+    """Send a divided prompt's next part: its first `prefix_tokens`; None: the request itself, as the caller sent it."""
+
+    ticket: Ticket
+    prefix_tokens: int | None
+
+
+class Recalled(NamedTuple):
+    """Take the request back from its engine, now, and wait for `Proceed`: a short one has come."""
+
+    ticket: Ticket
+
+
+class SliceEnded(NamedTuple):
+    """One slice of a divided prompt has come to its end, in whatever way."""
+
+    ticket: Ticket
+    result: SliceResult
 
 
 class Refused(NamedTuple):
@@ -128,4 +166,4 @@ class Finished(NamedTuple):
     waited_s: float | None
 
 
-Event = Queued | Dispatched | Refused | FirstToken | Finished
+Event = Queued | Dispatched | Proceed | Recalled | SliceEnded | Refused | FirstToken | Finished

@@ -1,12 +1,10 @@
 """From a policy file's model to a Plan.
 
-Owns every `match` on a kind, and the list of what a policy may say but this version cannot do: that is refused,
-never accepted and ignored. Reads no file.
+Owns every `match` on a kind. Reads no file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import assert_never
 
 from gateway.core.plan import (
@@ -16,6 +14,8 @@ from gateway.core.plan import (
     EarlyRejection,
     Feedback,
     KvBudget,
+    LongPrefill,
+    LongPrefillMode,
     NonStreamRelease,
     Plan,
     QueueBounds,
@@ -30,9 +30,7 @@ from gateway.strict_yaml import ConfigError
 
 
 def compile_policy(policy: schema.Policy, *, file: str, sha256: str) -> Plan:
-    """The plan that `policy` states; raises ConfigError for what this version cannot do."""
-    for key_path, fix in _unsupported(policy):
-        raise ConfigError(file, key_path, "is not supported by this version", fix)
+    """The plan that `policy` states; raises ConfigError for what contradicts itself."""
     ranked = sorted(policy.service_classes, key=lambda name: (-policy.service_classes[name].weight, name))
     return Plan(
         name=policy.name,
@@ -50,12 +48,6 @@ def compile_policy(policy: schema.Policy, *, file: str, sha256: str) -> Plan:
         repeat_cost=policy.request.repeat_cost,
         feedback=_feedback(policy, file),
     )
-
-
-def _unsupported(policy: schema.Policy) -> Iterator[tuple[str, str]]:
-    """Key paths whose values have no mechanism behind them, with the fix."""
-    if isinstance(policy.admission, schema.TokenBudgetAdmission) and policy.admission.long_prefill.mode != "whole":
-        yield "admission.long_prefill.mode", "Set it to whole, or remove long_prefill"
 
 
 def _early_rejection(policy: schema.Policy) -> EarlyRejection | None:
@@ -107,6 +99,12 @@ def _slo(stated: schema.Objectives) -> Slo:
     return Slo(ttft_ms=stated.ttft_ms, stall_ms=stated.stall_ms, e2e_ms=stated.e2e_ms)
 
 
+def _long_prefill(stated: schema.LongPrefill) -> LongPrefill | None:
+    if stated.mode == "whole":
+        return None
+    return LongPrefill(LongPrefillMode(stated.mode), stated.slice_ms / 1000, stated.hold_max_s, stated.recalls_max)
+
+
 def _admission_plan(
     stated: schema.NoAdmission | schema.SlotAdmission | schema.TokenBudgetAdmission,
 ) -> AdmissionPlan:
@@ -144,6 +142,7 @@ def _admission_plan(
                     long_reserve_tokens=stated.kv.long_reserve_tokens,
                 ),
                 non_stream_release=stated.non_stream_release,
+                long_prefill=_long_prefill(stated.long_prefill),
             )
         case _:
             assert_never(stated)

@@ -255,8 +255,6 @@ def test_a_zero_that_would_starve_somebody_for_ever_is_refused(tmp_path: Path, p
         ("feedback", {"kind": "aimd", "target": "long.ttft_ms"}, "feedback.target: 'long.ttft_ms' is not short.ttft_ms."),
         ("feedback", {"kind": "pid"}, "feedback.kind: 'pid' is not one of: aimd, none."),
         ("early_rejection.confidence", 1, "early_rejection.confidence: must be below 1"),
-        ("admission.long_prefill.mode", "sliced", "admission.long_prefill.mode: is not supported by this version. Set it to whole"),
-        ("admission.long_prefill.mode", "recalled", "admission.long_prefill.mode: is not supported by this version."),
         ("admission.non_stream_release", "first_token", "admission.non_stream_release: 'first_token' is not one of: last_byte, estimate."),
         ("service_classes.batch.wait_s_max", {"short": -1}, "service_classes.batch.wait_s_max.short: must be at least 0, not -1."),
         ("service_classes.batch.wait_s_max", 5, "service_classes.batch.wait_s_max: should be a mapping of keys to values, not 5."),
