@@ -77,6 +77,7 @@ async def _try_engine(rooms: Rooms, lease: Lease, admitted: Admitted) -> Outcome
         generated=watch.generated,
     )
     outgoing = await _outgoing(watch, lease, admitted)
+    watch.dispatched()
     try:
         async with rooms.upstream.open(watch.target, outgoing) as reply:
             outcome = await relay(reply, admitted.client, passage)
