@@ -7,9 +7,16 @@ import asyncio
 import pytest
 import yaml
 
+from gateway.engines.watch import EngineWatch
+from gateway.server import wiring
+from gateway.server.calibrations import step_model_of
+from gateway.server.clock import LoopClock
+from gateway.server.connector import engine_session
+from gateway.server.questions import Questions
+from gateway.server.upstream import Upstream
 from gateway.strict_yaml import ConfigError
 from gateway.testing import answers
-from gateway.testing.harness import running
+from gateway.testing.harness import running, settings_for
 from gateway.testing.scripted_engine import ScriptedEngine
 
 LIMITS = {"max_num_batched_tokens": 2048}
@@ -99,3 +106,26 @@ async def test_a_calibration_file_with_a_fault_is_named_with_its_key(tmp_path):
             async with running(tmp_path, engine, engine=members):
                 pass
     assert str(raised.value).endswith("a.calibration.yaml: per_token_s.value: is above 1 s. Give seconds.")
+
+
+async def model_now(folder, engine, members):
+    """The model as a command gets it that starts no gateway."""
+    settings = await asyncio.to_thread(settings_for, folder, engine, engine=members)
+    clock = LoopClock()
+    async with engine_session() as session:
+        questions = Questions(Upstream(session, lambda _engine: None))
+        (pool,) = wiring.pools(settings)
+        watch = EngineWatch(pool.targets[0], questions, clock.now, lambda _watch: None)
+        await watch.look()
+        return await step_model_of(settings.engines[0], watch, clock.now)
+
+
+async def test_a_command_can_have_the_model_without_a_gateway(tmp_path):
+    async with ScriptedEngine(answers.completion()) as engine:
+        assert (await model_now(tmp_path, engine, PROBED)).fitted
+        asked = len(engine.posts)
+        assert (await model_now(tmp_path, engine, a_file(tmp_path))).base_s == pytest.approx(0.004, rel=0.02)
+        assert await model_now(tmp_path, engine, {"calibration": "off"}) is None
+        assert len(engine.posts) == asked
+    async with ScriptedEngine(answers.error(404)) as engine:
+        assert await model_now(tmp_path, engine, PROBED) is None
