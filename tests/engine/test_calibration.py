@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -62,5 +65,19 @@ async def test_probes_make_a_model_that_predicts_prefills_of_other_lengths(engin
         probing = gateway.gateway._calibrations.probing["a"]
         await gateway.until(lambda: model_of(gateway).fitted and probing.is_done)
         assert await gateway.metric("gateway_offered_total") == 0
+        found = await ratios(engine, model_of(gateway))
+    assert all(1 / RATIO_MAX <= ratio <= RATIO_MAX for ratio in found.values()), (found, model_of(gateway))
+
+
+async def test_a_file_of_the_bench_makes_a_model_that_predicts_prefills_too(engine, tmp_path):
+    file = tmp_path / "a.yaml"
+    bench = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "bench", "calibrate", "--engine-url", engine.base_url, "--duration", "40"),
+        *("--max-num-batched-tokens", str(STEP_TOKENS), "--out", str(file)),
+        cwd=Path(__file__).parents[2],
+    )
+    assert await bench.wait() == 0
+    async with before(tmp_path, engine, str(file)) as gateway:
+        assert model_of(gateway).fitted
         found = await ratios(engine, model_of(gateway))
     assert all(1 / RATIO_MAX <= ratio <= RATIO_MAX for ratio in found.values()), (found, model_of(gateway))
