@@ -64,12 +64,13 @@ def prompt_lengths(limits: EngineLimits, context_tokens: int | None) -> list[int
 class Ladder:
     """Which prompt comes next and what has been measured: a warm-up, then the lengths upwards, twice. Pure.
 
-    Of a length the fastest counts: whatever else the machine does only makes a prefill slower.
+    Of a length the fastest counts: whatever else the machine does only makes a prefill slower. is_warm: whether the
+    warm-up is over, which may take an engine long, as kernels are compiled at their first use.
     """
 
     def __init__(self, lengths: Sequence[int]) -> None:
         self._todo = deque([*lengths[:1], *(length for _ in range(_ROUNDS) for length in lengths)])
-        self._is_warm = False
+        self.is_warm = False
         self._spent_s = 0.0
         self.fastest_s: dict[int, float] = {}
 
@@ -79,18 +80,13 @@ class Ladder:
             self._todo.popleft()
         return self._todo[0] if self._todo else None
 
-    @property
-    def is_warm(self) -> bool:
-        """Whether the warm-up is over, which may take an engine long: kernels are compiled at their first use."""
-        return self._is_warm
-
     def took(self, seconds: float) -> None:
         """Take in what `next` took."""
         length = self._todo.popleft()
-        if self._is_warm:
+        if self.is_warm:
             self._spent_s += seconds
             self.fastest_s[length] = min(seconds, self.fastest_s.get(length, seconds))
-        self._is_warm = True
+        self.is_warm = True
 
     def samples(self, step_tokens: int) -> list[PrefillSample]:
         """Return what was measured. A lone prompt is cut by the step alone: vLLM applies no threshold to it."""
