@@ -12,15 +12,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import inf
 
+from gateway.core import early_rejection
 from gateway.core.classify import engine_priority
-from gateway.core.early_rejection import EarlyRejection
-from gateway.core.estimate import retry_after_s
+from gateway.core.engine import Engine
 from gateway.core.fleet import Fleet
 from gateway.core.lane import Lane
 from gateway.core.ledger import needs_of
+from gateway.core.line import is_half_late
 from gateway.core.orders import order_of
 from gateway.core.plan import AdmissionKind, Plan
+from gateway.core.refusals import Refusals, no_engine
+from gateway.core.repeats import Repeats
 from gateway.core.steptime import PrefillSample, StepModel
 from gateway.core.ticket import (
     Assignment,
@@ -28,12 +32,16 @@ from gateway.core.ticket import (
     Event,
     Finished,
     FirstToken,
+    Proceed,
     Queued,
+    Recalled,
     Refused,
+    SliceEnded,
+    SliceResult,
     Ticket,
     TicketState,
 )
-from gateway.core.types import EngineSpec, LengthClass, LineSnapshot, Outcome, Reason, Refusal, Snapshot
+from gateway.core.types import EngineLoad, EngineSpec, LengthClass, LineSnapshot, Outcome, Refusal, Snapshot
 from gateway.core.waiting import Waiting
 
 _CUT = frozenset({Outcome.CLIENT_GONE, Outcome.TIMED_OUT})
@@ -44,10 +52,11 @@ class Admission:
     """One pool. On one event loop every call is atomic, so there are no locks."""
 
     def __init__(self, plan: Plan, engines: Sequence[EngineSpec], seed: int = 0) -> None:
-        self._seed = seed
         self._offers = 0
         self._waiting = Waiting()
-        self._early = EarlyRejection(self._waiting)
+        self._refusals = Refusals(self._waiting, seed)
+        self._early = early_rejection.EarlyRejection(self._waiting)
+        self._repeats = Repeats()
         self._running: dict[int, Ticket] = {}
         self._tenants_running: Counter[tuple[str, str]] = Counter()
         self._drain_at: float | None = None
@@ -59,27 +68,26 @@ class Admission:
 
     def offer(self, assignment: Assignment, now: float) -> tuple[Ticket, list[Event]]:
         """Take in one request: the events tell whether it was dispatched, waits, or is refused."""
-        at = self.next_tick_at()
-        events = self.tick(now) if at is not None and at <= now else []
+        events = self._overdue(now)
         self._offers += 1
-        ticket = Ticket(self._offers, assignment, now, now + assignment.wait_s_max, TicketState.WAITING)
-        no = self._closed(ticket) or self._early.judge(ticket, self._plan.early_rejection, now)
+        fleet = self._fleet
+        needs = needs_of(assignment, fleet.kv_block_tokens)
+        ticket = Ticket(self._offers, assignment, now, now + assignment.wait_s_max, TicketState.WAITING, needs)
+        ticket.is_repeat = self._repeats.is_repeat(assignment, now)
+        no = self._refused_at_arrival(ticket, now)
         if no is not None:
-            return ticket, [*events, self._refuse(ticket, no, now)]
-        ticket.needs = needs_of(assignment, self._fleet.kv_block_tokens)
+            events.append(self._refuse(ticket, no, now))
+            return ticket, events
+        ticket.cost_s = fleet.cost_s(assignment)
+        if ticket.is_repeat:
+            ticket.cost_s *= self._plan.repeat_cost
         self._waiting.join(ticket, now)
         lane = self._lane(ticket)
         lane.append(ticket)
-        if lane.head() is ticket:  # otherwise nothing can go that could not go before
+        if lane.head(now) is ticket:  # otherwise nothing can go that could not go before
             events += self._dispatch(now)
         if ticket.state is TicketState.WAITING:
-            full = self._waiting.over_bound(assignment)
-            if full is not None:
-                events.append(self._refuse(ticket, full, now))
-            elif ticket.deadline <= now:
-                events.append(self._expired(ticket, now))
-            else:
-                events.append(Queued(ticket))
+            events += self._seated(ticket, now)
         return ticket, events
 
     def first_token(self, ticket: Ticket, now: float) -> list[Event]:
@@ -92,21 +100,33 @@ class Admission:
         engine_ttft_s = now - ticket.dispatched_at
         engine = self._fleet[ticket.engine]
         engine.first_token(ticket, engine_ttft_s, now)
-        engine.judge(now, longs_wait=self._lane_for(LengthClass.LONG).head() is not None)
+        engine.judge(now, longs_wait=self._lane_for(LengthClass.LONG).head(now) is not None)
         return [FirstToken(ticket, engine_ttft_s), *self.tick(now)]
 
-    def finish(self, ticket: Ticket, outcome: Outcome, now: float) -> list[Event]:
-        """End a ticket in whatever state it is. Idempotent: a ticket ends once, with the first outcome."""
+    def finish(self, ticket: Ticket, outcome: Outcome, now: float, *, output_tokens: int | None = None) -> list[Event]:
+        """End a ticket in whatever state it is. Idempotent: a ticket ends once, with the first outcome.
+
+        output_tokens: what the engine generated, over all sequences; None: not known. What was reserved beyond it is
+        given back to the flow's share.
+        """
         if ticket.state is TicketState.ENDED:
             return self.tick(now)
         waited_s = None
+        events: list[Event] = []
         if ticket.state is TicketState.WAITING:
             waited_s = now - ticket.offered_at
             self._leave_line(ticket, now)
         else:
+            if self._has_slice_at_engine(ticket):
+                events.append(SliceEnded(ticket, SliceResult.CANCELLED))
             self._leave_engine(ticket, now, cut=outcome in _CUT)
+            if outcome is not Outcome.COMPLETED and ticket.first_token_at is None:
+                output_tokens = 0
+            if output_tokens is not None:
+                self._refund(ticket, output_tokens)
         ticket.state = TicketState.ENDED
-        return [Finished(ticket, outcome, waited_s), *self.tick(now)]
+        events.append(Finished(ticket, outcome, waited_s))
+        return events + self.tick(now)
 
     def requeue(self, ticket: Ticket, now: float, pause_s: float) -> list[Event]:
         """Put a dispatched ticket whose engine had no room back at the head of its flow; its deadline stays.
@@ -122,10 +142,24 @@ class Admission:
         ticket.state, ticket.engine, ticket.dispatched_at = TicketState.WAITING, None, None
         ticket.requeues += 1
         if self._drain_at is not None and ticket.deadline > self._drain_at:
-            return [self._refuse(ticket, self._draining(ticket), now), *self.tick(now)]
+            return [self._refuse(ticket, self._refusals.draining(ticket), now), *self.tick(now)]
         self._waiting.join(ticket, now)
         self._lane(ticket).put_back(ticket)
         return [Queued(ticket), *self.tick(now)]
+
+    def observe(self, engine: str, load: EngineLoad, now: float) -> list[Event]:
+        """Correct an engine's budgets by what it says of itself. Not called while it says nothing: they stay."""
+        self._fleet[engine].observe(load, now)
+        return self.tick(now)
+
+    def slice_ended(
+        self, ticket: Ticket, now: float, *, computed: bool, cached_tokens: int | None = None
+    ) -> list[Event]:
+        """Note the end of the slice that `Proceed` asked for; cached_tokens: of its prefix, where the engine says."""
+        assert ticket.engine is not None
+        held = self._fleet[ticket.engine].slice_ended(ticket, now, computed=computed, cached_tokens=cached_tokens)
+        result = SliceResult.COMPUTED if held else SliceResult.FAILED
+        return [SliceEnded(ticket, result), *self.tick(now)]
 
     def tick(self, now: float) -> list[Event]:
         """Expire every wait whose deadline has come, then dispatch whatever fits."""
@@ -135,11 +169,8 @@ class Admission:
 
     def next_tick_at(self) -> float | None:
         """Return when `tick` has something to do although nobody calls, or None."""
-        first = self._waiting.next_deadline()
-        change_at = self._fleet.next_change_at()
-        if first is None:
-            return change_at
-        return first[1] if change_at is None else min(first[1], change_at)
+        at = self._next_at()
+        return None if at == inf else at
 
     def set_up(self, engine: str, up: bool, now: float) -> list[Event]:
         """Note that an engine can be reached, or cannot. Waiting tickets keep their place either way."""
@@ -152,7 +183,7 @@ class Admission:
         events = self._expire(now)
         for ticket in self._in_line():
             if ticket.deadline > deadline_at:
-                events.append(self._refuse(ticket, self._draining(ticket), now))
+                events.append(self._refuse(ticket, self._refusals.draining(ticket), now))
         return events + self._dispatch(now)
 
     def undrain(self, now: float) -> list[Event]:
@@ -194,83 +225,118 @@ class Admission:
 
     # ── in and out of lines ──
 
-    def _closed(self, ticket: Ticket) -> Refusal | None:
-        if self._drain_at is not None:
-            return self._draining(ticket)
-        if not self._fleet.any_up:
-            return Refusal(
-                Reason.NO_ENGINE,
-                "No engine can serve this model now.",
-                retry_after_s=self._retry_after_s(ticket, ticket.offered_at),
-            )
-        return None
+    def _next_at(self) -> float:
+        change_at = self._fleet.next_change_at()
+        deadline = self._waiting.next_deadline()
+        return change_at if deadline is None else min(deadline, change_at)
 
-    def _draining(self, ticket: Ticket) -> Refusal:
-        message = "This gateway is shutting down; try again, another instance will answer."
-        return Refusal(Reason.DRAINING, message, retry_after_s=1.0 + self._jitter(ticket))
+    def _overdue(self, now: float) -> list[Event]:
+        return self.tick(now) if self._next_at() <= now else []
+
+    def _refused_at_arrival(self, ticket: Ticket, now: float) -> Refusal | None:
+        if self._drain_at is not None:
+            return self._refusals.draining(ticket)
+        if not self._fleet.any_up:
+            return no_engine()
+        early = self._plan.early_rejection
+        return None if early is None else self._early.at_arrival(ticket, early.confidence, now)
+
+    def _seated(self, ticket: Ticket, now: float) -> list[Event]:
+        """Settle a ticket that waits now: within its class's bounds and its own limit, or not at all."""
+        events: list[Event] = []
+        assignment = ticket.assignment
+        while (full := self._waiting.over_bound(assignment)) is not None:
+            gives_way = ticket
+            if assignment.class_plan.queue.newest_first_in_overload:
+                oldest = self._waiting.oldest(assignment)
+                gives_way = oldest if is_half_late(oldest, now) else ticket
+            events.append(self._refuse(gives_way, full, now))
+            if gives_way is ticket:
+                return events
+        events.append(self._expired(ticket, now) if ticket.deadline <= now else Queued(ticket))
+        return events
 
     def _expire(self, now: float) -> list[Event]:
         events: list[Event] = []
-        while (first := self._waiting.next_deadline()) is not None and first[1] <= now:
-            events.append(self._expired(first[0], now))
+        while (ticket := self._waiting.expired(now)) is not None:
+            events.append(self._expired(ticket, now))
         return events
 
     def _expired(self, ticket: Ticket, now: float) -> Event:
-        waited_s = now - ticket.offered_at
-        if self._fleet.any_up:
-            reason, message = Reason.WAIT_DEADLINE, "waited in line until its deadline"
-        else:
-            reason, message = Reason.NO_ENGINE, "waited until its deadline while no engine could be reached"
-        limit = ticket.assignment.wait_s_max
-        refusal = Refusal(reason, f"The request {message} of {limit:g} s.", limit=limit, observed=waited_s)
+        refusal = self._refusals.expired(ticket, now, any_engine=self._fleet.any_up)
         return self._refuse(ticket, refusal, now, Outcome.EXPIRED)
 
     def _refuse(self, ticket: Ticket, refusal: Refusal, now: float, outcome: Outcome = Outcome.REFUSED) -> Event:
         if ticket in self._waiting:
             self._leave_line(ticket, now)
         ticket.state = TicketState.ENDED
+        self._repeats.refused(ticket.assignment, now)
         waited_s = now - ticket.offered_at
-        retry_s = self._retry_after_s(ticket, now) if refusal.retry_after_s is None else refusal.retry_after_s
+        retry_s = self._refusals.retry_after_s(ticket, now) if refusal.retry_after_s is None else refusal.retry_after_s
         return Refused(ticket, replace(refusal, waited_s=waited_s, retry_after_s=retry_s), waited_s, outcome)
 
     def _leave_line(self, ticket: Ticket, now: float) -> None:
         self._lane(ticket).remove(ticket)
         self._waiting.leave(ticket, now, served=False)
 
-    def _retry_after_s(self, ticket: Ticket, now: float) -> float:
-        waiting_tokens, tokens_per_s = self._waiting.drain_of(ticket.assignment, now)
-        return retry_after_s(
-            waiting_tokens=waiting_tokens + ticket.assignment.prompt_tokens,
-            tokens_per_s=tokens_per_s,
-            wait_s_max=ticket.assignment.class_plan.wait_s_max[ticket.assignment.length_class],
-            jitter=self._jitter(ticket),
-        )
-
-    def _jitter(self, ticket: Ticket) -> float:
-        """Spread callers over [0, 1) by a fixed scramble (Knuth's multiplicative hash) of the ticket's number."""
-        return ((ticket.id + self._seed) * 2654435761 & 0xFFFFFFFF) / 2**32
-
     # ── to and from engines ──
 
     def _dispatch(self, now: float) -> list[Event]:
         events: list[Event] = []
-        self._fleet.settle(now)
-        while self._waiting and (choice := self._fleet.choose(self._heads())) is not None:
+        fleet = self._fleet
+        if fleet.next_change_at() <= now:
+            fleet.settle(now)
+        purges = self._plan.early_rejection is not None and self._plan.early_rejection.purges
+        while (choice := fleet.choose(self._heads(now))) is not None:
             ticket, engine = choice
-            ticket.cost = engine.cost_s(ticket.assignment)
-            self._lane(ticket).serve(ticket)
-            self._waiting.leave(ticket, now, served=True)
-            engine.take(ticket, now)
-            ticket.state, ticket.engine, ticket.dispatched_at = TicketState.RUNNING, engine.name, now
-            self._running[ticket.id] = ticket
-            self._tenants_running[ticket.assignment.service_class, ticket.assignment.tenant] += 1
-            self._hold_tenant(ticket.assignment)
-            priority = engine_priority(ticket.assignment, ticket.deadline)
-            events.append(Dispatched(ticket, engine.name, priority, now - ticket.offered_at))
+            hopeless = self._refused_at_dispatch(ticket, engine, now) if purges else None
+            if hopeless is None:
+                events += self._send(ticket, engine, now)
+            else:
+                events.append(self._refuse(ticket, hopeless, now))
+        return events + self._make_way(now) if fleet.divides else events
+
+    def _make_way(self, now: float) -> list[Event]:
+        """Let parts of long prompts go, or take them back for shorts: after everything else that happens now."""
+        events: list[Event] = []
+        in_line = self._lane_for(LengthClass.SHORT).head(now) is not None
+        for engine in self._fleet.dividing():
+            shorts_wait = in_line or engine.has_unserved_shorts
+            if shorts_wait and (ticket := engine.recall(now)) is not None:
+                events.append(Recalled(ticket))
+            if (course := engine.next_part(now, shorts_wait=shorts_wait)) is not None:
+                events.append(Proceed(course.ticket, None if course.at_request else course.sent_tokens))
         return events
 
-    def _heads(self) -> list[Ticket]:
-        return [head for lane in self._lanes.values() if (head := lane.head()) is not None]
+    def _heads(self, now: float) -> list[Ticket]:
+        """Return who is next in each lane, the oldest first."""
+        heads = [head for lane in self._lanes.values() if (head := lane.head(now)) is not None]
+        if len(heads) == 2 and heads[1].id < heads[0].id:
+            heads.reverse()
+        return heads
+
+    def _refused_at_dispatch(self, ticket: Ticket, engine: Engine, now: float) -> Refusal | None:
+        early = self._plan.early_rejection
+        if early is None or self._lane(ticket).requests < 2:
+            return None
+        return early_rejection.at_dispatch(ticket, engine.short_ttft_s(early.confidence), now)
+
+    def _send(self, ticket: Ticket, engine: Engine, now: float) -> list[Event]:
+        assignment = ticket.assignment
+        self._lane(ticket).serve(ticket)
+        self._waiting.leave(ticket, now, served=True)
+        engine.take(ticket, now)
+        ticket.state, ticket.engine, ticket.dispatched_at = TicketState.RUNNING, engine.name, now
+        self._running[ticket.id] = ticket
+        self._tenants_running[assignment.class_plan.name, assignment.tenant] += 1
+        self._hold_tenant(assignment)
+        priority = engine_priority(assignment, ticket.deadline)
+        wants_parts = engine.wants_parts(ticket)
+        divided = wants_parts and engine.divide(ticket, now)
+        events: list[Event] = [Dispatched(ticket, engine.name, priority, now - ticket.offered_at, divided)]
+        if wants_parts and not divided:
+            events.append(SliceEnded(ticket, SliceResult.FALLBACK))
+        return events
 
     def _leave_engine(self, ticket: Ticket, now: float, *, cut: bool) -> None:
         assert ticket.engine is not None
@@ -278,15 +344,26 @@ class Admission:
         engine.leave(ticket, now, cut=cut)
         self._fleet.drop_if_idle(engine)
         del self._running[ticket.id]
-        owner = (ticket.assignment.service_class, ticket.assignment.tenant)
-        self._tenants_running[owner] -= 1
-        if not self._tenants_running[owner]:
+        assignment = ticket.assignment
+        owner = (assignment.class_plan.name, assignment.tenant)
+        if self._tenants_running[owner] == 1:
             del self._tenants_running[owner]
-        self._hold_tenant(ticket.assignment)
+        else:
+            self._tenants_running[owner] -= 1
+        self._hold_tenant(assignment)
+
+    def _has_slice_at_engine(self, ticket: Ticket) -> bool:
+        assert ticket.engine is not None
+        return self._fleet[ticket.engine].courses.has_slice_out(ticket)
+
+    def _refund(self, ticket: Ticket, output_tokens: int) -> None:
+        unused_s = self._fleet.unused_s(ticket.assignment, output_tokens)
+        if unused_s > 0.0:
+            self._lane(ticket).refund(ticket, min(unused_s, ticket.cost_s))
 
     def _hold_tenant(self, assignment: Assignment) -> None:
         """Set the tenant aside in every lane while it runs as much as its class allows, by the plan in force."""
-        class_plan = self._plan.classes.get(assignment.service_class, assignment.class_plan)
+        class_plan = self._plan.classes.get(assignment.class_plan.name, assignment.class_plan)
         running_max = class_plan.tenant.running_max
         if running_max is None or self._plan.admission.kind is AdmissionKind.NONE:
             return

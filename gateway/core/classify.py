@@ -22,12 +22,15 @@ def classify(
     wait_s_wish: float | None = None,
     output_param: str = "max_tokens",
     prompt_param: str = "prompt",
+    fingerprint: int | None = None,
+    says_retry: bool = False,
+    is_divisible: bool = False,
 ) -> Assignment | Refusal:
     """Judge one request by the plan it is pinned to.
 
     context_tokens: the model's context length, None where unknown. wait_s_wish: the caller's own wait limit in
     seconds; it can only shorten the class's. output_param, prompt_param: the members that state the output and the
-    prompt, for `error.param`.
+    prompt, for `error.param`. fingerprint, says_retry, is_divisible: as an Assignment has them.
     """
     class_plan = plan.classes.get(identity.service_class)
     if class_plan is None:
@@ -87,6 +90,9 @@ def classify(
         wait_s_max=wait_s_max if wait_s_wish is None else min(wait_s_max, wait_s_wish),
         stream=shape.stream,
         output_tokens_set=cap if is_set else None,
+        fingerprint=fingerprint,
+        says_retry=says_retry,
+        is_divisible=is_divisible,
     )
 
 

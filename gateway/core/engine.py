@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, inf
 
+from gateway.core.drift import Drift
 from gateway.core.estimate import Quantile
 from gateway.core.feedback import LongControl
 from gateway.core.lazy_heap import LazyHeap
 from gateway.core.ledger import Budget, Ledger, caps_of
-from gateway.core.plan import NonStreamRelease, Plan
+from gateway.core.plan import LongPrefillMode, NonStreamRelease, Plan
+from gateway.core.slices import Course, Courses, slice_end
 from gateway.core.steptime import PrefillSample, StepFit
 from gateway.core.ticket import Assignment, Ticket, TicketState
-from gateway.core.types import EngineSpec, LengthClass
+from gateway.core.types import EngineLoad, EngineSpec, LengthClass
 
 _RELEASE_CONFIDENCE = 0.95
 _STEPS_IN_FLIGHT = 2
@@ -31,8 +33,15 @@ class LongPause:
     engine: str
 
 
-Due = Ticket | LongPause
-"""What comes due by itself; both say their engine."""
+@dataclass(frozen=True, slots=True)
+class HoldEnd:
+    """The moment at which a part of a long prompt goes though shorts wait, or may be taken back again."""
+
+    engine: str
+
+
+Due = Ticket | LongPause | HoldEnd
+"""What comes due by itself; each says its engine."""
 
 
 class Engine:
@@ -45,10 +54,14 @@ class Engine:
         "_alone",
         "_chunk_tokens",
         "_control",
+        "_drift",
         "_due",
+        "_hold_end",
         "_long_pause",
         "_plan",
         "_ratios",
+        "_short_ttfts_s",
+        "courses",
         "fit",
         "ledger",
         "limits",
@@ -61,11 +74,15 @@ class Engine:
     def __init__(self, spec: EngineSpec, plan: Plan, due: LazyHeap[Due]) -> None:
         self.name = spec.name
         self.fit = StepFit()
+        self.courses = Courses()
+        self._hold_end = HoldEnd(spec.name)
         self.ledger = Ledger({})
         self.up = True
         self.retired = False
         self.paused_until: float | None = None
         self._ratios = {length: Quantile() for length in LengthClass}
+        self._short_ttfts_s = (Quantile(), Quantile())
+        self._drift = Drift()
         self._alone: Ticket | None = None
         self._due = due
         self._control: LongControl | None = None
@@ -77,6 +94,7 @@ class Engine:
         self.limits = spec.limits
         self._chunk_tokens = spec.limits.chunk_tokens
         self._plan = plan
+        self.courses.configure(step_tokens=spec.limits.step_tokens, block_tokens=spec.limits.kv_block_tokens)
         prefills_max = plan.admission.long_prefills_max
         if plan.feedback is None or prefills_max is None:
             self._control = None
@@ -88,34 +106,122 @@ class Engine:
 
     def lacking(self, ticket: Ticket) -> int:
         """Return the budgets that stand in the ticket's way, as a mask; 0: it can be sent now."""
-        mask = self.ledger.lacking(ticket.needs)
-        if self._long_pause is not None and ticket.needs[0] is LengthClass.LONG:
+        needs = ticket.needs
+        mask = self.ledger.lacking(needs)
+        if self._long_pause is not None and needs[0]:
             mask |= 1 << Budget.LONG_PREFILLS
         return mask
 
     def cost_s(self, assignment: Assignment) -> float:
         """Predict the engine seconds that a request takes: its prefill, and what its decoding adds to the steps."""
         model, longest = self.fit.model, assignment.longest_prompt_tokens
-        repeats = assignment.prompt_tokens / longest if longest else 0.0
-        prefill_s = repeats * model.prefill_s(longest, self._chunk_tokens)
+        prefill_s = model.prefill_s(longest, self._chunk_tokens)
+        if assignment.prompt_tokens != longest:
+            prefill_s *= assignment.prompt_tokens / longest
         return prefill_s + assignment.sequences * model.decode_s(assignment.output_tokens_max, longest)
+
+    def unused_s(self, assignment: Assignment, output_tokens: int) -> float:
+        """Predict the engine seconds of the reserved output that was not generated; output_tokens: of all sequences."""
+        reserved = assignment.sequences * assignment.output_tokens_max
+        model, longest = self.fit.model, assignment.longest_prompt_tokens
+        left = max(0, reserved - output_tokens)
+        return left * model.decode_s(1, longest + (reserved + output_tokens) / (2 * assignment.sequences))
+
+    def short_ttft_s(self, confidence: float) -> float | None:
+        """Return the engine's time to a short's first token that this share of them keeps, in the state it is in.
+
+        The states, a long prompt in prefill or none, are kept apart: what is slow beside a long says nothing of an
+        engine that is free. None: not known.
+        """
+        return self._short_ttfts_s[self._has_long].at(confidence)
+
+    def predicted_step_s(self, ticket: Ticket) -> float:
+        """Predict the step that would compute the ticket's first chunk beside all that is charged here."""
+        ledger, model = self.ledger, self.fit.model
+        long_tokens = ledger.used(Budget.LONG_PREFILLS) * self._chunk_tokens
+        short_tokens = ledger.prefill_tokens(LengthClass.SHORT) + ledger.used(Budget.SLOTS)
+        own_tokens = min(ticket.assignment.prompt_tokens, self._chunk_tokens)
+        long_context = ledger.prefill_tokens(LengthClass.LONG) / 2
+        attention_s = model.per_token_context_s * long_tokens * long_context
+        return model.step_s(long_tokens + short_tokens + own_tokens) + attention_s
 
     def take(self, ticket: Ticket, now: float) -> None:
         """Charge a ticket that is sent now."""
-        self._alone = None if self.ledger.prefills else ticket
-        self.ledger.charge(ticket)
+        ledger = self.ledger
+        self._alone = None if ledger.prefills else ticket
+        ticket.beside_long = self._has_long
+        ledger.charge(ticket)
+        self.courses.disturb()
         ticket.prefill_s = self.fit.model.prefill_s(ticket.assignment.prompt_tokens, self._chunk_tokens)
-        if self._plan.admission.non_stream_release is NonStreamRelease.ESTIMATE and not ticket.assignment.stream:
-            ratio = self._ratios[ticket.assignment.length_class].at(_RELEASE_CONFIDENCE)
-            if ratio is not None:
-                self._due.push(ticket, now + ratio * ticket.prefill_s)
+        self._expect_first_token(ticket, ticket.prefill_s, now)
+
+    # ── long prompts in parts ──
+
+    def wants_parts(self, ticket: Ticket) -> bool:
+        """Tell whether the plan has this prompt computed in parts, and it is long enough for two."""
+        plan, assignment = self._plan.admission.long_prefill, ticket.assignment
+        if plan is None or not ticket.needs[0] or not assignment.is_divisible:
+            return False
+        if plan.mode is LongPrefillMode.RECALLED:
+            return True
+        limits = self.limits
+        return None is not slice_end(
+            self.fit.model,
+            done_tokens=0,
+            prompt_tokens=assignment.prompt_tokens,
+            slice_s=plan.slice_s,
+            step_tokens=limits.step_tokens,
+            block_tokens=limits.kv_block_tokens,
+        )
+
+    def divide(self, ticket: Ticket, now: float) -> bool:
+        """Let the ticket's prompt be computed in parts; False where this engine's cache does not carry that now."""
+        plan = self._plan.admission.long_prefill
+        assert plan is not None, "asked after wants_parts"
+        if not self.courses.carries(now):
+            return False
+        self._due.discard(ticket)
+        self.courses.begin(ticket, plan, now)
+        return True
+
+    def next_part(self, now: float, *, shorts_wait: bool) -> Course | None:
+        """Send the next part that may go, and note when the one after it may."""
+        course = self.courses.next_part(self.fit.model, now, shorts_wait=shorts_wait)
+        if course is not None and course.at_request:
+            self._expect_first_token(course.ticket, self.courses.rest_s(course.ticket, self.fit.model), now)
+        changes_at = self.courses.changes_at(self.fit.model, now)
+        if changes_at == inf:
+            self._due.discard(self._hold_end)
+        else:
+            self._due.push(self._hold_end, changes_at)
+        return course
+
+    def recall(self, now: float) -> Ticket | None:
+        """Take back the request that makes way for a short, where there is one that may."""
+        ticket = self.courses.recallable(self.fit.model, now)
+        if ticket is not None:
+            self._due.discard(ticket)
+            self.courses.recalled(ticket, self.fit.model, now)
+        return ticket
+
+    def slice_ended(self, ticket: Ticket, now: float, *, computed: bool, cached_tokens: int | None) -> bool:
+        return self.courses.slice_ended(ticket, self.fit.model, now, computed=computed, cached_tokens=cached_tokens)
+
+    @property
+    def has_unserved_shorts(self) -> bool:
+        return self.ledger.used(Budget.SHORT_PREFILL_TOKENS) > 0
 
     def first_token(self, ticket: Ticket, engine_ttft_s: float, now: float) -> None:
         """Give the prefill charge back, and learn from it where the prefill had the engine to itself."""
         self.ledger.release_prefill(ticket)
         self._due.discard(ticket)
+        if self.courses.answered(ticket, self.fit.model, now):
+            return
         if ticket.assignment.stream:
-            self._ratios[ticket.assignment.length_class].add(engine_ttft_s / ticket.prefill_s)
+            length_class = ticket.assignment.length_class
+            self._ratios[length_class].add(engine_ttft_s / ticket.prefill_s)
+            if length_class is LengthClass.SHORT:
+                self._short_ttfts_s[ticket.beside_long].add(engine_ttft_s)
             if self._alone is ticket:
                 self._learn(ticket, engine_ttft_s)
         if self._alone is ticket:
@@ -133,9 +239,19 @@ class Engine:
         if self._control is not None and self._control.judge(now, longs_wait=longs_wait):
             self._set_caps()
 
+    def observe(self, load: EngineLoad, now: float) -> None:
+        """Correct the budgets by what the engine says of itself."""
+        changed = self._drift.look(load, self.ledger.used(Budget.SLOTS), now)
+        if self._drift.has_no_room and self._control is not None:
+            self._control.no_room()
+            changed = True
+        if changed:
+            self._set_caps()
+
     def leave(self, ticket: Ticket, now: float, *, cut: bool) -> None:
         """End a ticket's stay; `cut`: the gateway aborted it, so it holds its place until the steps in flight end."""
         self.ledger.left(ticket)
+        self.courses.end(ticket)
         self._due.discard(ticket)
         if self._alone is ticket:
             self._alone = None
@@ -150,10 +266,21 @@ class Engine:
         """Give back what is due: the charge of a ticket that ended, the prefill charge of one that runs, a pause."""
         if isinstance(due, LongPause):
             self._long_pause = None
+        elif isinstance(due, HoldEnd):
+            pass  # `next_part` is asked after every settling, and finds that the hold has ended
         elif due.state is TicketState.RUNNING:
             self.ledger.release_prefill(due)
+            self.courses.end(due)
         else:
             self.ledger.release(due)
+
+    def _expect_first_token(self, ticket: Ticket, prefill_s: float, now: float) -> None:
+        """Let a prefill charge go back by estimate, where the answer will not show when its prefill has ended."""
+        if ticket.assignment.stream or self._plan.admission.non_stream_release is NonStreamRelease.LAST_BYTE:
+            return
+        ratio = self._ratios[ticket.assignment.length_class].at(_RELEASE_CONFIDENCE)
+        if ratio is not None:
+            self._due.push(ticket, now + ratio * prefill_s)
 
     def _end_long_pause(self) -> None:
         if self._long_pause is not None:
@@ -164,7 +291,11 @@ class Engine:
         caps = caps_of(self._plan.admission, self.limits)
         if self._control is not None:
             caps[Budget.LONG_PREFILLS] = self._control.allowance.prefills
-        self.ledger.set_caps(caps)
+        self.ledger.set_caps(caps | self._drift.corrected(caps))
+
+    @property
+    def _has_long(self) -> bool:
+        return self.ledger.used(Budget.LONG_PREFILLS) > 0
 
     def _steer(self, control: LongControl, ticket: Ticket, engine_ttft_s: float, now: float) -> None:
         if ticket.assignment.length_class is LengthClass.SHORT:

@@ -17,36 +17,36 @@ RETRY_AFTER_S_MAX = 60.0
 
 
 class DrainRate:
-    """Prompt tokens leaving one line for an engine per second of backlog.
+    """Predicted engine seconds of work leaving one line for an engine, per second of backlog.
 
     The last window counts as long as it is short; then it becomes the past, which is kept until the next is over.
     """
 
-    __slots__ = ("_at", "_past_s", "_past_tokens", "_s", "_tokens")
+    __slots__ = ("_at", "_past_s", "_past_work_s", "_s", "_work_s")
 
     def __init__(self) -> None:
         self._at = 0.0
         self._s = self._past_s = 0.0
-        self._tokens = self._past_tokens = 0
+        self._work_s = self._past_work_s = 0.0
 
     def advance(self, now: float, *, backlogged: bool) -> None:
         """Account the time since the last call; `backlogged`: something waited all that time."""
         if backlogged:
             self._s += now - self._at
             if self._s > _WINDOW_S:
-                self._past_s, self._past_tokens = self._s, self._tokens
-                self._s, self._tokens = 0.0, 0
+                self._past_s, self._past_work_s = self._s, self._work_s
+                self._s = self._work_s = 0.0
         self._at = now
 
-    def served(self, prompt_tokens: int) -> None:
+    def served(self, work_s: float) -> None:
         """Account a request that left the backlogged line for an engine."""
-        self._tokens += prompt_tokens
+        self._work_s += work_s
 
-    def tokens_per_s(self) -> float | None:
+    def work_per_s(self) -> float | None:
         """Return the rate, or None while less than half a second of backlog was seen."""
         seconds = self._s + self._past_s
-        tokens = self._tokens + self._past_tokens
-        return tokens / seconds if seconds >= _MEASURED_S_MIN and tokens else None
+        work_s = self._work_s + self._past_work_s
+        return work_s / seconds if seconds >= _MEASURED_S_MIN and work_s > 0.0 else None
 
 
 class Quantile:
@@ -71,10 +71,10 @@ class Quantile:
         return self._sorted[min(len(self._sorted) - 1, ceil(share * (len(self._sorted) + 1)) - 1)]
 
 
-def retry_after_s(*, waiting_tokens: int, tokens_per_s: float | None, wait_s_max: float, jitter: float) -> float:
+def retry_after_s(*, work_s: float, work_per_s: float | None, wait_s_max: float, jitter: float) -> float:
     """Return when the line is expected to have drained, 1 to 60 seconds.
 
     Without a measured rate the class's own wait limit stands in. jitter in [0, 1) spreads callers over +0 to +25 %.
     """
-    expected = wait_s_max if tokens_per_s is None else waiting_tokens / tokens_per_s
+    expected = wait_s_max if work_per_s is None else work_s / work_per_s
     return min(RETRY_AFTER_S_MAX, max(RETRY_AFTER_S_MIN, expected * (1.0 + 0.25 * jitter)))

@@ -6,13 +6,19 @@ Owns the engines and their pauses. Knows no line and no deadline: it is asked ab
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import inf
 
 from gateway.core.engine import Due, Engine
 from gateway.core.lazy_heap import LazyHeap
 from gateway.core.ledger import USED_BY, Budget
 from gateway.core.plan import Plan
-from gateway.core.ticket import Ticket
+from gateway.core.ticket import Assignment, Ticket
 from gateway.core.types import EngineSnapshot, EngineSpec, LengthClass
+
+_EVERYTHING = -1
+"""The mask of all budgets: whoever is first in line passes nobody."""
+_PACKED_S = 1e6
+"""More than any step takes."""
 
 
 class Fleet:
@@ -22,14 +28,19 @@ class Fleet:
         self._due: LazyHeap[Due] = LazyHeap()
         self._engines = {spec.name: Engine(spec, plan, self._due) for spec in specs}
         self.kv_block_tokens = _kv_block_tokens(specs)
+        self._first: Engine | None = None
         self._take_note()
 
     def __getitem__(self, name: str) -> Engine:
         return self._engines[name]
 
     @property
-    def any_up(self) -> bool:
-        return any(engine.up and not engine.retired for engine in self._engines.values())
+    def divides(self) -> bool:
+        """Whether a long prompt is under way in parts anywhere."""
+        return any(len(engine.courses) for engine in self._engines.values())
+
+    def dividing(self) -> list[Engine]:
+        return [engine for engine in self._engines.values() if len(engine.courses)]
 
     def set_up(self, name: str, up: bool) -> None:
         self._engines[name].up = up
@@ -41,56 +52,65 @@ class Fleet:
         engine.paused_until = until if engine.paused_until is None else max(engine.paused_until, until)
         self._take_note()
 
+    def cost_s(self, assignment: Assignment) -> float:
+        """Predict the engine seconds of a request before its engine is known: engines of a pool are alike."""
+        assert self._first is not None, "nothing is offered to a pool without engines"
+        return self._first.cost_s(assignment)
+
+    def unused_s(self, assignment: Assignment, output_tokens: int) -> float:
+        """Predict the engine seconds of reserved output that was not generated, as `cost_s` would have charged it."""
+        return 0.0 if self._first is None else self._first.unused_s(assignment, output_tokens)
+
     def settle(self, now: float) -> None:
         """End the pauses that are over, and give back the charges that are due."""
-        while (first := self._due.peek()) is not None and first[1] <= now:
-            due = first[0]
+        while (first := self._due.peek()) is not None and first[0] <= now:
+            due = first[2]
             self._due.discard(due)
             assert due.engine is not None, "only what is at an engine comes due"
             engine = self._engines[due.engine]
             engine.settle(due)
             self.drop_if_idle(engine)
-        if self._resumes_at is not None and self._resumes_at <= now:
+        if self._resumes_at <= now:
             for engine in self._engines.values():
                 if engine.paused_until is not None and engine.paused_until <= now:
                     engine.paused_until = None
             self._take_note()
 
-    def next_change_at(self) -> float | None:
-        """Return when `settle` has something to do, or None."""
+    def next_change_at(self) -> float:
+        """Return when `settle` has something to do; infinity: never."""
         first = self._due.peek()
-        times = (self._resumes_at, None if first is None else first[1])
-        return min((time for time in times if time is not None), default=None)
+        return self._resumes_at if first is None else min(self._resumes_at, first[0])
 
     def choose(self, heads: Sequence[Ticket]) -> tuple[Ticket, Engine] | None:
         """Choose which head goes next and where; None when none can go.
 
-        `heads` are one a lane. The oldest goes first; a younger one may pass it on an engine only where the older
-        lacks a budget there which the younger does not use. So what they share is first come, first served, and
+        `heads` are one a lane, the oldest first. It goes first; a younger one may pass it on an engine only where the
+        older lacks a budget there which the younger does not use. So what they share is first come, first served, and
         neither lane can starve the other of it.
         """
-        if len(heads) == 2 and heads[1].id < heads[0].id:
-            heads = heads[::-1]
-        first_lacks: list[int] | None = None
+        engines = self._open
+        if len(engines) == 1:
+            return _choose_at(engines[0], heads)
+        older_lacks = [_EVERYTHING] * len(engines)
         for head in heads:
+            lacks = [engine.lacking(head) for engine in engines]
             uses_not = ~USED_BY[head.needs[0]]
-            lacks = [engine.lacking(head) for engine in self._open]
-            free = [
-                engine
-                for at, engine in enumerate(self._open)
-                if not lacks[at] and (first_lacks is None or first_lacks[at] & uses_not)
-            ]
+            free = [engines[at] for at, lack in enumerate(lacks) if not lack and older_lacks[at] & uses_not]
             if free:
-                return head, free[0] if len(free) == 1 else min(free, key=_load_for(head.needs[0]))
-            first_lacks = lacks
+                return head, free[0] if len(free) == 1 else min(free, key=_load_for(head))
+            older_lacks = lacks
         return None
 
     def configure(self, specs: Sequence[EngineSpec], plan: Plan) -> None:
-        """Take new engines and limits; an engine that is gone gets nothing new and is dropped once it is idle."""
+        """Take new engines and limits.
+
+        A new engine is down until it is said to be up. One that is gone gets nothing new and is dropped once idle.
+        """
         for spec in specs:
             engine = self._engines.get(spec.name)
             if engine is None:
-                self._engines[spec.name] = Engine(spec, plan, self._due)
+                engine = self._engines[spec.name] = Engine(spec, plan, self._due)
+                engine.up = False
             else:
                 engine.retired = False
                 engine.configure(spec, plan)
@@ -108,11 +128,24 @@ class Fleet:
         """Keep what every dispatch asks: who takes work, and when the next pause ends."""
         ready = [engine for engine in self._engines.values() if engine.up and not engine.retired]
         self._open = [engine for engine in ready if engine.paused_until is None]
+        self.any_up = bool(ready)
+        self._first = next(iter(self._engines.values()), self._first)
         ends = [engine.paused_until for engine in self._engines.values() if engine.paused_until is not None]
-        self._resumes_at = min(ends, default=None)
+        self._resumes_at = min(ends, default=inf)
 
     def snapshot(self) -> Mapping[str, EngineSnapshot]:
         return {name: _snapshot(engine) for name, engine in self._engines.items()}
+
+
+def _choose_at(engine: Engine, heads: Sequence[Ticket]) -> tuple[Ticket, Engine] | None:
+    """`Fleet.choose` where there is nothing to choose of engines."""
+    older_lacks = _EVERYTHING
+    for head in heads:
+        lacks = engine.lacking(head)
+        if not lacks and older_lacks & ~USED_BY[head.needs[0]]:
+            return head, engine
+        older_lacks = lacks
+    return None
 
 
 def _kv_block_tokens(specs: Sequence[EngineSpec]) -> int:
@@ -120,14 +153,16 @@ def _kv_block_tokens(specs: Sequence[EngineSpec]) -> int:
     return max((spec.limits.kv_block_tokens for spec in specs), default=1)
 
 
-def _load_for(length_class: LengthClass) -> Callable[[Engine], tuple[int, int, int]]:
-    """Order engines for a request: longs packed where a long already prefills, else least prefill, then slots."""
+def _load_for(ticket: Ticket) -> Callable[[Engine], tuple[float, int]]:
+    """Order engines for a request: longs packed where a long already prefills; then by when its own step would end.
 
-    def load(engine: Engine) -> tuple[int, int, int]:
-        ledger = engine.ledger
-        prefill = ledger.prefill_tokens(LengthClass.SHORT) + ledger.prefill_tokens(LengthClass.LONG)
-        packed = -ledger.used(Budget.LONG_PREFILLS) if length_class is LengthClass.LONG else 0
-        return packed, prefill, ledger.used(Budget.SLOTS)
+    Packing leaves the other engines without long steps, and shorts find them by the predicted step.
+    """
+    is_long = ticket.needs[0]
+
+    def load(engine: Engine) -> tuple[float, int]:
+        packed_s = -_PACKED_S if is_long and engine.ledger.used(Budget.LONG_PREFILLS) else 0.0
+        return packed_s + engine.predicted_step_s(ticket), engine.ledger.used(Budget.SLOTS)
 
     return load
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from gateway.core.lazy_heap import LazyHeap
 from gateway.core.line import Flow
-from gateway.core.orders import Order
+from gateway.core.orders import Order, flow_kind
 from gateway.core.plan import ClassPlan
 from gateway.core.ticket import Ticket
 
@@ -20,10 +20,11 @@ _IDLE_TAGS_KEPT = 1024
 class _ClassLines:
     """The flows of one service class in one lane, and the class's own tags."""
 
-    __slots__ = ("flows", "idle_finish_tags", "plan", "ready", "set_aside", "start_tag", "virtual_time")
+    __slots__ = ("flow_kind", "flows", "idle_finish_tags", "plan", "ready", "set_aside", "start_tag", "virtual_time")
 
-    def __init__(self, plan: ClassPlan) -> None:
+    def __init__(self, plan: ClassPlan, kind: type[Flow]) -> None:
         self.plan = plan
+        self.flow_kind = kind
         self.start_tag = 0.0
         self.virtual_time = 0.0
         self.flows: dict[str, Flow] = {}
@@ -36,7 +37,7 @@ class _ClassLines:
         flow = self.flows.get(tenant)
         if flow is None:
             start_tag = max(self.virtual_time, self.idle_finish_tags.pop(tenant, 0.0))
-            flow = self.flows[tenant] = Flow(tenant, start_tag)
+            flow = self.flows[tenant] = self.flow_kind(tenant, start_tag)
         return flow
 
     def forget(self, flow: Flow) -> None:
@@ -52,12 +53,15 @@ class _ClassLines:
 class Lane:
     """Waiting tickets in the order of dispatch."""
 
+    __slots__ = ("_classes", "_first", "_first_is_known", "_order", "_virtual_time", "requests")
+
     def __init__(self, order: Order) -> None:
         self._order = order
         self._virtual_time = 0.0
         self._classes: dict[str, _ClassLines] = {}
-        self._head: Ticket | None = None
-        self._head_is_known = True
+        self._first: Flow | None = None
+        self._first_is_known = True
+        self.requests = 0
 
     def emptied(self, order: Order, classes: Mapping[str, ClassPlan]) -> Lane:
         """Return an empty lane in a new order that remembers how much each class and tenant was served.
@@ -67,7 +71,7 @@ class Lane:
         lane = Lane(order)
         lane._virtual_time = self._virtual_time
         for name, lines in self._classes.items():
-            kept = lane._classes[name] = _ClassLines(classes.get(name, lines.plan))
+            kept = lane._lines(classes.get(name, lines.plan))
             kept.start_tag = lines.start_tag
             kept.virtual_time = lines.virtual_time
             kept.idle_finish_tags = lines.idle_finish_tags | {
@@ -77,43 +81,58 @@ class Lane:
 
     def append(self, ticket: Ticket) -> None:
         lines, flow = self._enter(ticket)
-        flow.append(ticket)
-        if len(flow) == 1:
+        if flow.append(ticket):
             self._refile(lines, flow)
 
     def put_back(self, ticket: Ticket) -> None:
         """Return a ticket to the head of its flow and give its cost back to the flow and the class."""
         lines, flow = self._enter(ticket)
         flow.put_back(ticket)
-        flow.start_tag -= ticket.cost
-        lines.start_tag -= ticket.cost / lines.plan.weight
+        flow.start_tag -= ticket.cost_s
+        lines.start_tag -= ticket.cost_s / lines.plan.weight
         self._refile(lines, flow)
 
     def remove(self, ticket: Ticket) -> None:
         """Take out a ticket that ends without being served."""
-        lines = self._classes[ticket.assignment.service_class]
+        lines = self._classes[ticket.assignment.class_plan.name]
         flow = lines.flows[ticket.assignment.tenant]
         flow.remove(ticket)
+        self.requests -= 1
         self._refile(lines, flow)
 
     def serve(self, ticket: Ticket) -> None:
-        """Take out the head of its flow for dispatch and charge its cost to flow and class."""
-        lines = self._classes[ticket.assignment.service_class]
+        """Take out a ticket for dispatch and charge its cost to flow and class."""
+        lines = self._classes[ticket.assignment.class_plan.name]
         flow = lines.flows[ticket.assignment.tenant]
-        assert flow.head is ticket, "first in, first out inside a flow"
         flow.remove(ticket)
+        self.requests -= 1
+        cost_s = ticket.cost_s
         lines.virtual_time = max(lines.virtual_time, flow.start_tag)
-        flow.start_tag += ticket.cost
+        flow.start_tag += cost_s
         self._virtual_time = max(self._virtual_time, lines.start_tag)
-        lines.start_tag += ticket.cost / lines.plan.weight
+        lines.start_tag += cost_s / lines.plan.weight
         self._refile(lines, flow)
 
-    def head(self) -> Ticket | None:
+    def refund(self, ticket: Ticket, cost_s: float) -> None:
+        """Give back what a served ticket was charged and did not take."""
+        lines = self._classes.get(ticket.assignment.class_plan.name)
+        if lines is None:
+            return
+        lines.start_tag -= cost_s / lines.plan.weight
+        tenant = ticket.assignment.tenant
+        flow = lines.flows.get(tenant)
+        if flow is not None:
+            flow.start_tag -= cost_s
+            self._refile(lines, flow)
+        elif tenant in lines.idle_finish_tags:
+            lines.idle_finish_tags[tenant] -= cost_s
+
+    def head(self, now: float) -> Ticket | None:
         """Return the ticket that goes next, or None where none waits or all who wait are set aside."""
-        if not self._head_is_known:
-            self._head = self._find_head()
-            self._head_is_known = True
-        return self._head
+        if not self._first_is_known:
+            self._first = self._find_first()
+            self._first_is_known = True
+        return None if self._first is None else self._first.head_at(now)
 
     def set_aside(self, class_plan: ClassPlan, tenant: str) -> None:
         """Pass over a tenant (it is at its own running bound) until `bring_back`."""
@@ -121,7 +140,7 @@ class Lane:
         lines.set_aside.add(tenant)
         if tenant in lines.flows:
             lines.ready.discard(lines.flows[tenant])
-            self._head_is_known = False
+            self._first_is_known = False
 
     def bring_back(self, class_plan: ClassPlan, tenant: str) -> None:
         """Serve a tenant again; the service it missed while it was at its own bound is not paid back."""
@@ -134,28 +153,31 @@ class Lane:
                 flow.start_tag = max(flow.start_tag, lines.virtual_time)
                 self._refile(lines, flow)
 
-    def _find_head(self) -> Ticket | None:
-        best: Ticket | None = None
+    def _find_first(self) -> Flow | None:
+        best: Flow | None = None
         best_key = None
         for lines in self._classes.values():
             first = lines.ready.peek()
             if first is None:
                 continue
-            key = self._order.class_key(lines.plan, lines.start_tag, first[0])
+            flow = first[2]
+            key = self._order.class_key(lines.plan, lines.start_tag, flow)
             if best is None or key < best_key:
-                best, best_key = first[0].head, key
+                best, best_key = flow, key
         return best
 
     def _lines(self, class_plan: ClassPlan) -> _ClassLines:
         lines = self._classes.get(class_plan.name)
         if lines is None:
-            lines = self._classes[class_plan.name] = _ClassLines(class_plan)
+            lines = self._classes[class_plan.name] = _ClassLines(class_plan, flow_kind(self._order, class_plan))
         return lines
 
     def _enter(self, ticket: Ticket) -> tuple[_ClassLines, Flow]:
-        lines = self._lines(ticket.assignment.class_plan)
+        assignment = ticket.assignment
+        lines = self._lines(assignment.class_plan)
         self._lift(lines)
-        return lines, lines.flow(ticket.assignment.tenant)
+        self.requests += 1
+        return lines, lines.flow(assignment.tenant)
 
     def _lift(self, lines: _ClassLines) -> None:
         """A class that had nothing to serve starts at the virtual time: it saved up no credit."""
@@ -164,7 +186,7 @@ class Lane:
 
     def _refile(self, lines: _ClassLines, flow: Flow) -> None:
         """Put a flow whose head or tag changed in its place, or drop it once it is empty."""
-        self._head_is_known = False
+        self._first_is_known = False
         if not len(flow):
             lines.ready.discard(flow)
             lines.forget(flow)

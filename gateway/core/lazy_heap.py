@@ -18,40 +18,41 @@ _STALE_ALLOWED = 64
 class LazyHeap(Generic[Member]):
     """Members by ascending key; ties by insertion. Keys of one heap must compare with each other."""
 
-    __slots__ = ("_entries", "_keys", "_pushes")
+    __slots__ = ("_entries", "_living", "_pushes")
 
     def __init__(self) -> None:
         self._entries: list[tuple[Any, int, Member]] = []
-        self._keys: dict[Member, tuple[Any, int]] = {}
+        self._living: dict[Member, tuple[Any, int, Member]] = {}
         self._pushes = 0
 
     def __len__(self) -> int:
-        return len(self._keys)
+        return len(self._living)
 
     def __contains__(self, member: Member) -> bool:
-        return member in self._keys
+        return member in self._living
 
     def __iter__(self) -> Iterator[Member]:
         """Yield the members in no order."""
-        return iter(self._keys)
+        return iter(self._living)
 
     def push(self, member: Member, key: Any) -> None:
         """Insert the member, or move it to a new key."""
         self._pushes += 1
-        self._keys[member] = (key, self._pushes)
-        heappush(self._entries, (key, self._pushes, member))
-        if len(self._entries) > 2 * len(self._keys) + _STALE_ALLOWED:
-            self._entries = [(key, push, member) for member, (key, push) in self._keys.items()]
+        entry = self._living[member] = (key, self._pushes, member)
+        heappush(self._entries, entry)
+        if len(self._entries) > 2 * len(self._living) + _STALE_ALLOWED:
+            self._entries = list(self._living.values())
             heapify(self._entries)
 
     def discard(self, member: Member) -> None:
-        self._keys.pop(member, None)
+        self._living.pop(member, None)
 
-    def peek(self) -> tuple[Member, Any] | None:
-        """Return the member with the least key and that key, or None when empty."""
-        while self._entries:
-            key, push, member = self._entries[0]
-            if self._keys.get(member) == (key, push):
-                return member, key
-            heappop(self._entries)
+    def peek(self) -> tuple[Any, int, Member] | None:
+        """Return (least key, push, its member), or None when empty."""
+        entries = self._entries
+        while entries:
+            first = entries[0]
+            if self._living.get(first[2]) is first:
+                return first
+            heappop(entries)
         return None

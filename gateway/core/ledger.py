@@ -33,24 +33,23 @@ class Budget(IntEnum):
 
 
 _UNBOUND = 1 << 62
-_OWN = {
-    LengthClass.SHORT: (Budget.SHORT_PREFILL_TOKENS, Budget.SHORT_SLOTS, Budget.SHORT_KV_TOKENS),
-    LengthClass.LONG: (Budget.LONG_PREFILLS, Budget.LONG_SLOTS, Budget.LONG_KV_TOKENS),
-}
-_SHARED = (Budget.SLOTS, Budget.KV_TOKENS)
+# As plain numbers: a list is indexed by an enum's member at three times the cost.
+_SLOTS, _KV = int(Budget.SLOTS), int(Budget.KV_TOKENS)
+_SHORT = (int(Budget.SHORT_PREFILL_TOKENS), int(Budget.SHORT_SLOTS), int(Budget.SHORT_KV_TOKENS))
+_LONG = (int(Budget.LONG_PREFILLS), int(Budget.LONG_SLOTS), int(Budget.LONG_KV_TOKENS))
+_OWN = (_SHORT, _LONG)
 
-USED_BY: Mapping[LengthClass, int] = {
-    length_class: sum(1 << budget for budget in (*own, *_SHARED)) for length_class, own in _OWN.items()
-}
-"""The budgets that a request of each length class uses, as a mask."""
+USED_BY = tuple(sum(1 << budget for budget in (*own, _SLOTS, _KV)) for own in _OWN)
+"""The budgets that a request uses, as a mask, by the first of its needs: a short's, a long's."""
 
 
 def needs_of(assignment: Assignment, kv_block_tokens: int) -> Needs:
     """Return what the request takes: prefill (tokens of a short, 1 for a long), sequences, KV in whole blocks."""
     sequences = assignment.sequences
     kv_tokens = -(-assignment.kv_tokens // (sequences * kv_block_tokens)) * kv_block_tokens * sequences
-    prefill = assignment.prompt_tokens if assignment.length_class is LengthClass.SHORT else 1
-    return assignment.length_class, prefill, sequences, kv_tokens
+    if assignment.length_class is LengthClass.LONG:
+        return 1, 1, sequences, kv_tokens
+    return 0, assignment.prompt_tokens, sequences, kv_tokens
 
 
 def caps_of(admission: AdmissionPlan, limits: EngineLimits) -> dict[Budget, int]:
@@ -91,12 +90,14 @@ class Ledger:
     prefills: requests whose prefill charge is still held.
     """
 
+    __slots__ = ("_caps", "_charges", "_prefill_tokens", "_running", "_used", "prefills")
+
     def __init__(self, caps: Mapping[Budget, int]) -> None:
         self.set_caps(caps)
         self._used = [0] * len(Budget)
         self._charges: dict[int, _Charge] = {}
         self._running: Counter[tuple[str, LengthClass]] = Counter()
-        self._prefill_tokens = dict.fromkeys(LengthClass, 0)
+        self._prefill_tokens = [0, 0]
         self.prefills = 0
 
     def set_caps(self, caps: Mapping[Budget, int]) -> None:
@@ -105,55 +106,58 @@ class Ledger:
 
     def lacking(self, needs: Needs) -> int:
         """Return the budgets that stand in the way, as a mask; 0: it fits."""
-        length_class, prefill, sequences, kv_tokens = needs
-        own_prefill, own_slots, own_kv = _OWN[length_class]
-        return (
-            self._lacks(own_prefill, prefill)
-            | self._lacks(Budget.SLOTS, sequences)
-            | self._lacks(own_slots, sequences)
-            | self._lacks(Budget.KV_TOKENS, kv_tokens)
-            | self._lacks(own_kv, kv_tokens)
-        )
+        is_long, prefill, sequences, kv_tokens = needs
+        own_prefill, own_slots, own_kv = _OWN[is_long]
+        used, caps = self._used, self._caps
+        mask = 0
+        if (held := used[own_prefill]) and held + prefill > caps[own_prefill]:
+            mask = 1 << own_prefill
+        if (held := used[_SLOTS]) and held + sequences > caps[_SLOTS]:
+            mask |= 1 << _SLOTS
+        if (held := used[own_slots]) and held + sequences > caps[own_slots]:
+            mask |= 1 << own_slots
+        if (held := used[_KV]) and held + kv_tokens > caps[_KV]:
+            mask |= 1 << _KV
+        if (held := used[own_kv]) and held + kv_tokens > caps[own_kv]:
+            mask |= 1 << own_kv
+        return mask
 
     def charge(self, ticket: Ticket) -> None:
         assert ticket.id not in self._charges, "a ticket is charged once"
-        self._charges[ticket.id] = _Charge(ticket.needs)
-        length_class, prefill, _, _ = ticket.needs
-        self._used[_OWN[length_class][0]] += prefill
-        self._hold(ticket.needs, +1)
-        assignment = ticket.assignment
-        self._running[assignment.service_class, length_class] += 1
-        self._prefill_tokens[length_class] += assignment.prompt_tokens
+        needs, assignment = ticket.needs, ticket.assignment
+        is_long = needs[0]
+        self._charges[ticket.id] = _Charge(needs)
+        self._used[_OWN[is_long][0]] += needs[1]
+        self._hold(needs, +1)
+        self._running[assignment.class_plan.name, assignment.length_class] += 1
+        self._prefill_tokens[is_long] += assignment.prompt_tokens
         self.prefills += 1
 
     def release_prefill(self, ticket: Ticket) -> None:
         """Give back what only the prefill holds. Again, or after `release`: nothing happens."""
         charge = self._charges.get(ticket.id)
-        if charge is None or not charge.in_prefill:
-            return
-        charge.in_prefill = False
-        length_class, prefill, _, _ = charge.needs
-        self._used[_OWN[length_class][0]] -= prefill
-        self._prefill_tokens[length_class] -= ticket.assignment.prompt_tokens
-        self.prefills -= 1
+        if charge is not None and charge.in_prefill:
+            self._end_prefill(ticket, charge)
 
     def release(self, ticket: Ticket) -> None:
         """Give back everything that is still held. Again: nothing happens."""
-        self.release_prefill(ticket)
         charge = self._charges.pop(ticket.id, None)
         if charge is not None:
+            if charge.in_prefill:
+                self._end_prefill(ticket, charge)
             self._hold(charge.needs, -1)
 
     def left(self, ticket: Ticket) -> None:
         """The request has ended; its charges stay until `release`, because the step in flight still holds them."""
-        self._running[ticket.assignment.service_class, ticket.assignment.length_class] -= 1
+        assignment = ticket.assignment
+        self._running[assignment.class_plan.name, assignment.length_class] -= 1
 
     def used(self, budget: Budget) -> int:
         return self._used[budget]
 
     def prefill_tokens(self, length_class: LengthClass) -> int:
         """Prompt tokens dispatched whose prefill charge is still held."""
-        return self._prefill_tokens[length_class]
+        return self._prefill_tokens[length_class is LengthClass.LONG]
 
     def running(self) -> Mapping[tuple[str, LengthClass], int]:
         return dict(self._running)
@@ -165,15 +169,18 @@ class Ledger:
     def __len__(self) -> int:
         return len(self._charges)
 
-    def _lacks(self, budget: Budget, amount: int) -> int:
-        held = self._used[budget]
-        return 1 << budget if held and held + amount > self._caps[budget] else 0
+    def _end_prefill(self, ticket: Ticket, charge: _Charge) -> None:
+        charge.in_prefill = False
+        is_long, prefill, _, _ = charge.needs
+        self._used[_OWN[is_long][0]] -= prefill
+        self._prefill_tokens[is_long] -= ticket.assignment.prompt_tokens
+        self.prefills -= 1
 
     def _hold(self, needs: Needs, sign: int) -> None:
-        length_class, _, sequences, kv_tokens = needs
-        _, own_slots, own_kv = _OWN[length_class]
+        is_long, _, sequences, kv_tokens = needs
+        _, own_slots, own_kv = _OWN[is_long]
         used = self._used
-        used[Budget.SLOTS] += sign * sequences
+        used[_SLOTS] += sign * sequences
         used[own_slots] += sign * sequences
-        used[Budget.KV_TOKENS] += sign * kv_tokens
+        used[_KV] += sign * kv_tokens
         used[own_kv] += sign * kv_tokens

@@ -1,15 +1,16 @@
 """Which flow goes next: arrival, strict priority, weighted fair, earliest deadline.
 
-An order is two keys, least first: one among the service classes of a lane, one among the tenants of a class. It
-never sees budgets. Weighted fair is start-time fair queueing (Goyal, Vin, Cheng 1997) in two levels; its tags are
-kept by the lane for every order, so that a reload from one order to another keeps the fairness state.
+An order is two keys, least first: one among the service classes of a lane, one among the tenants of a class; and the
+kind of flow that a tenant's line is. It never sees budgets. Weighted fair is start-time fair queueing (Goyal, Vin,
+Cheng 1997) in two levels; its tags are kept by the lane for every order, so that a reload from one order to another
+keeps the fairness state.
 """
 
 from __future__ import annotations
 
 from typing import Any, Protocol, assert_never
 
-from gateway.core.line import Flow
+from gateway.core.line import EarliestDeadlineFlow, Flow, NewestFirstFlow
 from gateway.core.plan import ClassPlan, OrderKind
 
 
@@ -61,6 +62,13 @@ class EarliestDeadline:
 
     def class_key(self, plan: ClassPlan, start_tag: float, first: Flow) -> Any:  # noqa: ARG002 - the protocol's
         return first.head.deadline
+
+
+def flow_kind(order: Order, plan: ClassPlan) -> type[Flow]:
+    """Return how one tenant's requests stand behind each other: as they came, unless order or class say otherwise."""
+    if isinstance(order, EarliestDeadline):
+        return EarliestDeadlineFlow
+    return NewestFirstFlow if plan.queue.newest_first_in_overload else Flow
 
 
 def order_of(kind: OrderKind) -> Order:

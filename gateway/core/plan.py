@@ -36,11 +36,16 @@ class NonStreamRelease(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class QueueBounds:
-    """Bounds of one service class's waiting requests; 0 requests: dispatch now or refuse."""
+    """Bounds of one service class's waiting requests; 0 requests: dispatch now or refuse.
+
+    newest_first_in_overload: while a tenant's oldest has waited half its limit its newest goes first, and where the
+    queue is full the oldest gives way.
+    """
 
     requests_max: int
     prompt_tokens_max: int
     bytes_max: int
+    newest_first_in_overload: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +99,29 @@ class KvBudget:
     long_reserve_tokens: int = 0
 
 
+class LongPrefillMode(StrEnum):
+    """How a long prompt makes way: computed as growing prefixes, or taken back for shorts and sent again."""
+
+    SLICED = "sliced"
+    RECALLED = "recalled"
+
+
+@dataclass(frozen=True, slots=True)
+class LongPrefill:
+    """How long prompts make way for short ones. slice_s: aimed time of one slice, seconds.
+
+    hold_max_s: longest that a prompt is put aside at once, seconds; None: from its own deadline.
+    """
+
+    mode: LongPrefillMode
+    slice_s: float
+    hold_max_s: float | None
+    recalls_max: int
+
+
 @dataclass(frozen=True, slots=True)
 class AdmissionPlan:
-    """The budgets of each engine. None: that budget does not bind."""
+    """The budgets of each engine. None: that budget does not bind; of long_prefill: a long is computed whole."""
 
     kind: AdmissionKind
     long_prefills_max: int | None
@@ -104,6 +129,19 @@ class AdmissionPlan:
     slots: SlotBudget | None
     kv: KvBudget | None
     non_stream_release: NonStreamRelease
+    long_prefill: LongPrefill | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EarlyRejection:
+    """Refusing what would be late anyway, at this confidence, in (0, 1).
+
+    purges: also at its dispatch, a short that would miss its class's time to first token; else at arrival alone, what
+    would wait past its limit.
+    """
+
+    confidence: float
+    purges: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +164,9 @@ class RequestBounds:
 class Plan:
     """A whole policy in force. sha256: over the policy file's bytes, hex.
 
-    early_rejection: how sure a predicted miss of wait_s_max must be to refuse at arrival; None: never.
+    early_rejection: None: nothing is refused for being late before it is.
     feedback: None: long_prefills_max stands as it is.
+    repeat_cost: what a repeat of a refused request counts for in fair queueing, times its cost; at least 1.
     """
 
     name: str
@@ -137,8 +176,9 @@ class Plan:
     admission: AdmissionPlan
     order: OrderKind
     request: RequestBounds
-    early_rejection: float | None = None
+    early_rejection: EarlyRejection | None = None
     feedback: Feedback | None = None
+    repeat_cost: float = 1.0
 
     def length_class(self, longest_prompt_tokens: int) -> LengthClass:
         """Short while the longest prompt, counted after the chat template, is within the limit."""

@@ -53,6 +53,12 @@ class StepModel:
         attention = self.per_token_context_s * prompt_tokens * prompt_tokens / 2
         return steps * self.base_s + self.per_token_s * prompt_tokens + attention
 
+    def part_s(self, done_tokens: int, end_tokens: int, step_tokens: int) -> float:
+        """Predict the prefill of a prompt from one token to another, alone in its steps."""
+        tokens = end_tokens - done_tokens
+        attention = self.per_token_context_s * tokens * (done_tokens + tokens / 2)
+        return ceil(tokens / step_tokens) * self.base_s + self.per_token_s * tokens + attention
+
     def decode_s(self, output_tokens: float, context_tokens: float) -> float:
         """Predict what decoding adds to the steps that it rides in; their fixed cost is the prefills' or shared."""
         return output_tokens * (self.per_token_s + self.per_token_context_s * (context_tokens + output_tokens / 2))

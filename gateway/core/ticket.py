@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from gateway.core.plan import ClassPlan, Plan
 from gateway.core.types import LengthClass, Outcome, Refusal
@@ -19,6 +20,9 @@ class Assignment:
     prompt_tokens: sum over prompts. kv_tokens: KV-cache tokens to reserve in all, whole blocks not yet rounded.
     wait_s_max: longest wait in line, seconds; a caller's own shorter wish is already in it.
     output_tokens_set: the output limit to write into the request, or None to leave it as it is.
+    fingerprint: a hash of the body, to know a refused request again; None: it is not looked for.
+    says_retry: the caller's own word that this is not its first try.
+    is_divisible: its prompt may be computed in parts, where the plan does so.
     """
 
     plan: Plan
@@ -34,23 +38,26 @@ class Assignment:
     wait_s_max: float
     stream: bool
     output_tokens_set: int | None = None
+    fingerprint: int | None = None
+    says_retry: bool = False
+    is_divisible: bool = False
 
     @property
     def service_class(self) -> str:
         return self.class_plan.name
 
 
-Needs = tuple[LengthClass, int, int, int]
-"""What a request takes of its length class's budgets: (length class, prefill, sequences, KV tokens)."""
+Needs = tuple[int, int, int, int]
+"""What a request takes of its length class's budgets: (1 for a long and 0 for a short, prefill, sequences, KV)."""
 
 
 @dataclass(eq=False, slots=True)
 class Ticket:
     """One request inside admission, from offer to its single end. Changed by Admission alone.
 
-    deadline: of the wait, seconds since the epoch. predicted_wait_s: at offer; None: no prediction.
-    cost: engine seconds it was charged in fair queueing.
-    prefill_s: its own prefill as predicted at dispatch, seconds.
+    deadline: of the wait, seconds since the epoch. cost_s: predicted engine seconds, what fair queueing charges.
+    prefill_s: its own prefill as predicted at dispatch, seconds. predicted_wait_s: at offer; None: no prediction.
+    beside_long: dispatched while the engine had a long prompt in prefill. is_repeat: of a request that was refused.
     """
 
     id: int
@@ -58,13 +65,15 @@ class Ticket:
     offered_at: float
     deadline: float
     state: TicketState
-    needs: Needs = (LengthClass.SHORT, 0, 0, 0)
+    needs: Needs
+    cost_s: float = 0.0
     engine: str | None = None
     dispatched_at: float | None = None
     first_token_at: float | None = None
     predicted_wait_s: float | None = None
-    cost: float = 0.0
     prefill_s: float = 0.0
+    beside_long: bool = False
+    is_repeat: bool = False
     requeues: int = 0
 
 
@@ -76,25 +85,58 @@ class TicketState(StrEnum):
     ENDED = "ended"
 
 
-@dataclass(frozen=True, slots=True)
-class Queued:
+class SliceResult(StrEnum):
+    """What became of one slice: the closed label of gateway_slices_total.
+
+    CANCELLED: its request left. FALLBACK: none was sent, because the engine's cache does not carry slices now.
+    """
+
+    COMPUTED = "computed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    FALLBACK = "fallback"
+
+
+class Queued(NamedTuple):
     """The ticket waits in line: it joined just now, or came back to the head because its engine refused it."""
 
     ticket: Ticket
 
 
-@dataclass(frozen=True, slots=True)
-class Dispatched:
-    """The ticket's budgets are charged on `engine`: send it now, with `priority` (int64, lower is sooner)."""
+class Dispatched(NamedTuple):
+    """The ticket's budgets are charged on `engine`: send it now, with `priority` (int64, lower is sooner).
+
+    divided: not at once; `Proceed` says what of it.
+    """
 
     ticket: Ticket
     engine: str
     priority: int
     waited_s: float
+    divided: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Proceed(NamedTuple):
+    """Send a divided prompt's next part: its first `prefix_tokens`; None: the request itself, as the caller sent it."""
+
+    ticket: Ticket
+    prefix_tokens: int | None
+
+
+class Recalled(NamedTuple):
+    """Take the request back from its engine, now, and wait for `Proceed`: a short one has come."""
+
+    ticket: Ticket
+
+
+class SliceEnded(NamedTuple):
+    """One slice of a divided prompt has come to its end, in whatever way."""
+
+    ticket: Ticket
+    result: SliceResult
+
+
+class Refused(NamedTuple):
     """The ticket ended without an engine: outcome REFUSED (queue full, drain …) or EXPIRED (its wait deadline).
 
     `waited_s` is 0 where it never waited.
@@ -106,16 +148,14 @@ class Refused:
     outcome: Outcome
 
 
-@dataclass(frozen=True, slots=True)
-class FirstToken:
+class FirstToken(NamedTuple):
     """The engine's first token for a dispatched ticket: its prefill charge has gone back."""
 
     ticket: Ticket
     engine_ttft_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(NamedTuple):
     """A ticket ended by its own end (not by Refused): all its charges have gone back.
 
     waited_s: seconds in line, where it left while it waited; None where it was at an engine.
@@ -126,4 +166,4 @@ class Finished:
     waited_s: float | None
 
 
-Event = Queued | Dispatched | Refused | FirstToken | Finished
+Event = Queued | Dispatched | Proceed | Recalled | SliceEnded | Refused | FirstToken | Finished

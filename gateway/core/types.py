@@ -154,6 +154,19 @@ class EngineSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class EngineLoad:
+    """What an engine says of itself at one moment, whoever sent it the work. Nothing of it is needed.
+
+    sequences: running and waiting inside. waiting_for_room: of these, for sequences or KV blocks.
+    preemptions: since the engine's start.
+    """
+
+    sequences: int
+    waiting_for_room: int
+    preemptions: int
+
+
+@dataclass(frozen=True, slots=True)
 class LineSnapshot:
     """What waits now for one (service class, length class)."""
 

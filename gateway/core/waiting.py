@@ -18,11 +18,12 @@ from gateway.core.types import LengthClass, LineSnapshot, Reason, Refusal, Resou
 class _Share:
     """What waits of one (service class, length class): its tickets, their sums, how fast they drain."""
 
-    __slots__ = ("body_bytes", "drain", "prompt_tokens", "ratios", "tickets")
+    __slots__ = ("body_bytes", "drain", "prompt_tokens", "ratios", "tickets", "work_s")
 
     def __init__(self) -> None:
         self.prompt_tokens = 0
         self.body_bytes = 0
+        self.work_s = 0.0
         self.tickets = Line()
         self.drain = DrainRate()
         self.ratios = Quantile()
@@ -35,7 +36,7 @@ class Waiting:
     """The waiting tickets of one pool, their sums and their deadlines."""
 
     def __init__(self) -> None:
-        self._shares: dict[tuple[str, LengthClass], _Share] = {}
+        self._shares: dict[str, tuple[_Share, _Share]] = {}
         self._tenants: Counter[tuple[str, str]] = Counter()
         self._deadlines: LazyHeap[Ticket] = LazyHeap()
 
@@ -52,81 +53,101 @@ class Waiting:
     def join(self, ticket: Ticket, now: float) -> None:
         assignment = ticket.assignment
         share = self._share(assignment)
-        share.advance(now)
+        tickets = share.tickets
+        share.drain.advance(now, backlogged=len(tickets) > 0)
         share.prompt_tokens += assignment.prompt_tokens
         share.body_bytes += assignment.body_bytes
+        share.work_s += ticket.cost_s
         if ticket.requeues:
-            share.tickets.put_back(ticket)
+            tickets.put_back(ticket)
         else:
-            share.tickets.append(ticket)
-        self._tenants[assignment.service_class, assignment.tenant] += 1
+            tickets.append(ticket)
+        self._tenants[assignment.class_plan.name, assignment.tenant] += 1
         self._deadlines.push(ticket, ticket.deadline)
 
     def leave(self, ticket: Ticket, now: float, *, served: bool) -> None:
         """Take the ticket out; `served`: it goes to an engine, which is what the drain rate measures."""
         assignment = ticket.assignment
         share = self._share(assignment)
-        share.advance(now)
+        share.drain.advance(now, backlogged=True)
         if served and ticket.offered_at < now:
-            share.drain.served(assignment.prompt_tokens)
+            share.drain.served(ticket.cost_s)
         if ticket.predicted_wait_s and (served or ticket.deadline <= now):
             share.ratios.add((now - ticket.offered_at) / ticket.predicted_wait_s)
         share.prompt_tokens -= assignment.prompt_tokens
         share.body_bytes -= assignment.body_bytes
         share.tickets.remove(ticket)
-        tenant = (assignment.service_class, assignment.tenant)
-        self._tenants[tenant] -= 1
-        if not self._tenants[tenant]:
+        # Sums of seconds drift by rounding; an empty line is exactly nothing.
+        share.work_s = share.work_s - ticket.cost_s if len(share.tickets) else 0.0
+        tenant = (assignment.class_plan.name, assignment.tenant)
+        if self._tenants[tenant] == 1:
             del self._tenants[tenant]
+        else:
+            self._tenants[tenant] -= 1
         self._deadlines.discard(ticket)
+
+    def oldest(self, assignment: Assignment) -> Ticket:
+        """Return the oldest that waits of the assignment's class and length; there must be one."""
+        return self._share(assignment).tickets.head
 
     def over_bound(self, assignment: Assignment) -> Refusal | None:
         """Return why the class or the tenant holds more than it may, this assignment's plan being the measure."""
-        name, queue = assignment.service_class, assignment.class_plan.queue
-        requests = prompt_tokens = body_bytes = 0
-        for length_class in LengthClass:
-            share = self._shares.get((name, length_class))
-            if share is not None:
-                requests += len(share.tickets)
-                prompt_tokens += share.prompt_tokens
-                body_bytes += share.body_bytes
+        class_plan = assignment.class_plan
+        name, queue = class_plan.name, class_plan.queue
+        short, long = self._shares[name]
+        requests = len(short.tickets) + len(long.tickets)
+        prompt_tokens = short.prompt_tokens + long.prompt_tokens
+        body_bytes = short.body_bytes + long.body_bytes
+        if (
+            requests <= queue.requests_max
+            and prompt_tokens <= queue.prompt_tokens_max
+            and body_bytes <= queue.bytes_max
+        ):
+            return self._over_tenant_bound(assignment)
         held = (
             (Resource.REQUESTS, requests, queue.requests_max),
             (Resource.PROMPT_TOKENS, prompt_tokens, queue.prompt_tokens_max),
             (Resource.BYTES, body_bytes, queue.bytes_max),
         )
-        for resource, observed, limit in held:
-            if observed > limit:
-                return Refusal(
-                    Reason.QUEUE_FULL,
-                    f"The queue of service class {name} is full ({resource.value}: {limit}).",
-                    resource=resource,
-                    limit=limit,
-                    observed=observed,
-                )
-        return self._over_tenant_bound(assignment)
+        resource, observed, limit = next(bound for bound in held if bound[1] > bound[2])
+        return Refusal(
+            Reason.QUEUE_FULL,
+            f"The queue of service class {name} is full ({resource.value}: {limit}).",
+            resource=resource,
+            limit=limit,
+            observed=observed,
+        )
 
     def _over_tenant_bound(self, assignment: Assignment) -> Refusal | None:
-        limit = assignment.class_plan.tenant.queued_requests_max
-        observed = self._tenants[assignment.service_class, assignment.tenant]
-        if limit is None or observed <= limit:
+        class_plan = assignment.class_plan
+        limit = class_plan.tenant.queued_requests_max
+        if limit is None:
+            return None
+        observed = self._tenants[class_plan.name, assignment.tenant]
+        if observed <= limit:
             return None
         return Refusal(
             Reason.TENANT_QUEUE_FULL,
-            f"Your own queue in service class {assignment.service_class} is full ({limit} requests).",
+            f"Your own queue in service class {class_plan.name} is full ({limit} requests).",
             resource=Resource.REQUESTS,
             limit=limit,
             observed=observed,
         )
 
-    def next_deadline(self) -> tuple[Ticket, float] | None:
-        return self._deadlines.peek()
+    def next_deadline(self) -> float | None:
+        first = self._deadlines.peek()
+        return None if first is None else first[0]
 
-    def drain_of(self, assignment: Assignment, now: float) -> tuple[int, float | None]:
-        """Return the prompt tokens that wait in the assignment's class and length, and their rate per second."""
+    def expired(self, now: float) -> Ticket | None:
+        """Return a ticket whose deadline has come, the earliest first, or None."""
+        first = self._deadlines.peek()
+        return first[2] if first is not None and first[0] <= now else None
+
+    def drain_of(self, assignment: Assignment, now: float) -> tuple[float, float | None]:
+        """Return the work that waits in the assignment's class and length, and how much of it leaves per second."""
         share = self._share(assignment)
         share.advance(now)
-        return share.prompt_tokens, share.drain.tokens_per_s()
+        return share.work_s, share.drain.work_per_s()
 
     def predict_wait_s(self, assignment: Assignment, now: float) -> float | None:
         """Predict the wait behind what stands in line now, uncalibrated; None where nothing waits or drains."""
@@ -134,8 +155,8 @@ class Waiting:
         if not len(share.tickets):
             return None
         share.advance(now)
-        rate = share.drain.tokens_per_s()
-        return None if rate is None else share.prompt_tokens / rate
+        rate = share.drain.work_per_s()
+        return None if rate is None else share.work_s / rate
 
     def wait_ratio(self, assignment: Assignment, exceeded_by: float) -> float | None:
         """Return the ratio of real to predicted waits that a share `exceeded_by` of them exceeded, or None if cold.
@@ -145,14 +166,18 @@ class Waiting:
         return self._share(assignment).ratios.at(1.0 - exceeded_by)
 
     def lines(self) -> Mapping[tuple[str, LengthClass], LineSnapshot]:
-        return {name: _snapshot(share) for name, share in self._shares.items()}
+        return {
+            (name, length): _snapshot(share)
+            for name, shares in self._shares.items()
+            for length, share in zip(LengthClass, shares, strict=True)
+        }
 
     def _share(self, assignment: Assignment) -> _Share:
-        name = (assignment.service_class, assignment.length_class)
-        share = self._shares.get(name)
-        if share is None:
-            share = self._shares[name] = _Share()
-        return share
+        name = assignment.class_plan.name
+        shares = self._shares.get(name)
+        if shares is None:
+            shares = self._shares[name] = (_Share(), _Share())
+        return shares[assignment.length_class is LengthClass.LONG]
 
 
 def _snapshot(share: _Share) -> LineSnapshot:

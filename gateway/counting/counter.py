@@ -6,6 +6,8 @@ it cannot: never a number that it does not stand behind. Where a part is estimat
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -51,6 +53,18 @@ class TokenCounter(Protocol):
     async def count(self, call: Call, *, context_tokens: int | None = None) -> Count:
         """The count. context_tokens: the engine's context, where known. Raises CountingOverloaded, Uncountable."""
         ...
+
+    async def prompt_ids(self, call: Call) -> array[int] | None:
+        """The token ids of a call's one prompt as the engine will have them; None where that is not known.
+
+        Raises what `count` does.
+        """
+        ...
+
+
+def as_ids(tokens: Iterable[int]) -> array[int]:
+    """Token ids, four bytes each."""
+    return array("I", tokens)
 
 
 def uncountable(code: str, message: str, param: str) -> Uncountable:

@@ -8,6 +8,7 @@ medium: an image's tokens are declared, and a count that holds one says that it 
 from __future__ import annotations
 
 import os
+from array import array
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -20,7 +21,7 @@ from gateway.core.types import Reason, Refusal
 from gateway.counting.bounds import text_bounds
 from gateway.counting.chat_template import ChatTemplate
 from gateway.counting.conversation import conversation_of, tools_of, variables_of, with_system_for_developer
-from gateway.counting.counter import Count, CountingMethod, Uncountable, uncountable
+from gateway.counting.counter import Count, CountingMethod, Uncountable, as_ids, uncountable
 from gateway.counting.model_files import (
     DEFAULT_TEMPLATE,
     TOOLS_TEMPLATE,
@@ -100,6 +101,24 @@ class LocalTokenizer:
                 return self._count_completion(call.members, kept_max, context_tokens)
             case PromptForm.NONE:
                 raise AssertionError("a route without a prompt is not counted")
+
+    async def prompt_ids(self, call: Call) -> array[int] | None:
+        """The ids of a call's one prompt, from a thread; None where a medium stands in it."""
+        return await self._threads.run(partial(self._ids_now, call), len(call.body))
+
+    def _ids_now(self, call: Call) -> array[int] | None:
+        members = call.members
+        if call.route.form is PromptForm.CHAT:
+            if declared_media_tokens(members, self._media_tokens):
+                return None
+            text, special = self._rendered(members), members.get("add_special_tokens") is True
+        else:
+            (prompt,) = completion_prompts(members)
+            if not isinstance(prompt, str):
+                return as_ids(prompt)
+            text, special = prompt, members.get("add_special_tokens") is not False
+        (encoding,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=special)
+        return as_ids(encoding.ids)
 
     def close(self) -> None:
         self._threads.close()

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+from array import array
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from gateway.counting.conversation import variables_of
-from gateway.counting.counter import Count, CountingMethod, CountingOverloaded, uncountable
+from gateway.counting.counter import Count, CountingMethod, CountingOverloaded, as_ids, uncountable
 from gateway.counting.prompts import (
     completion_prompts,
     cut,
@@ -87,6 +88,24 @@ class EngineTokenizer:
             self.call_bytes -= size_bytes
         return _total(counts, call, context_tokens, method)
 
+    async def prompt_ids(self, call: Call) -> array[int] | None:
+        """The ids of a call's one prompt, as the engine tells them; None where a medium stands in it."""
+        if call.route.form is PromptForm.CHAT:
+            if declared_media_tokens(call.members):
+                return None
+            question = _chat_question(call, without_media=False)
+        else:
+            (prompt,) = completion_prompts(call.members)
+            if not isinstance(prompt, str):
+                return as_ids(prompt)
+            question = _prompt_question(call, prompt)
+        async with self._questions:
+            answer = await self._post_json(TOKENIZE_PATH, question)
+        tokens = answer.get("tokens")
+        if isinstance(tokens, list) and all(type(token) is int and 0 <= token < 1 << 32 for token in tokens):
+            return as_ids(tokens)
+        return None
+
     async def _counts(self, call: Call) -> tuple[list[int], CountingMethod]:
         if call.route.form is not PromptForm.CHAT:
             return [await self._count_prompt(call, prompt) for prompt in completion_prompts(call.members)], self.method
@@ -97,8 +116,7 @@ class EngineTokenizer:
     async def _count_prompt(self, call: Call, prompt: str | list[int]) -> int:
         if not isinstance(prompt, str):
             return len(prompt)
-        add_special_tokens = call.members.get("add_special_tokens") is not False
-        return await self._ask({"model": call.model, "prompt": prompt, "add_special_tokens": add_special_tokens})
+        return await self._ask(_prompt_question(call, prompt))
 
     async def _ask(self, question: dict[str, Any]) -> int:
         async with self._questions:
@@ -129,6 +147,13 @@ class ByteEstimate:
             counts = [self._of_text(prompt) if isinstance(prompt, str) else len(prompt) for prompt in prompts]
         return _total(counts, call, context_tokens, self.method)
 
+    async def prompt_ids(self, call: Call) -> array[int] | None:
+        """Only those that the body itself states."""
+        if call.route.form is PromptForm.CHAT:
+            return None
+        (prompt,) = completion_prompts(call.members)
+        return None if isinstance(prompt, str) else as_ids(prompt)
+
     def _of_text(self, text: str) -> int:
         return 1 + int(len(text.encode()) / self._bytes_per_token)
 
@@ -144,6 +169,11 @@ def _total(counts: Sequence[int], call: Call, context_tokens: int | None, method
     kept_max = kept_tokens_max(call, context_tokens)
     kept = [cut(count, kept_max) for count in counts]
     return Count(sum(kept), max(kept), method)
+
+
+def _prompt_question(call: Call, prompt: str) -> dict[str, Any]:
+    add_special_tokens = call.members.get("add_special_tokens") is not False
+    return {"model": call.model, "prompt": prompt, "add_special_tokens": add_special_tokens}
 
 
 def _chat_question(call: Call, *, without_media: bool) -> dict[str, Any]:

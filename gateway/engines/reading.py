@@ -22,6 +22,7 @@ _HEADER_PRIORITY_SINCE = (0, 32)  # X-Vllm-Priority is read by this release; old
 _WANTED = {
     b"vllm:num_requests_running": "running",
     b"vllm:num_requests_waiting": "waiting",
+    b"vllm:num_requests_waiting_by_reason": "waiting_for_room",
     b"vllm:kv_cache_usage_perc": "kv_usage",
     b"vllm:num_preemptions_total": "preemptions",
     b"process_start_time_seconds": "started_at",
@@ -39,6 +40,7 @@ class Load:
 
     running: float | None = None
     waiting: float | None = None
+    waiting_for_room: float | None = None
     kv_usage: float | None = None
     preemptions: float | None = None
     started_at: float | None = None
@@ -58,6 +60,8 @@ def load(page: bytes) -> Load | None:
         if name == _CACHE_CONFIG:
             cache = dict(_LABEL.findall(labels))
         if (field := _WANTED.get(name)) is None or (value := _float(text)) is None:
+            continue
+        if field == "waiting_for_room" and b'reason="capacity"' not in labels:
             continue
         known = sums.get(field)
         if known is None or field == "started_at":

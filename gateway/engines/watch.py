@@ -173,7 +173,11 @@ class EngineWatch:
                 self._move(self.health.convicted)
                 return
             self.health.generated()
-        if await self._read_load():
+        known_at = self.known.load_at
+        is_restarted = await self._read_load()
+        if self.known.load_at != known_at:
+            self._changed(self)
+        if is_restarted:
             if self.target.scheduling is Scheduling.PROBE:
                 # It is held out of service for its new proof: no caller waits behind the proof's prompts.
                 self._move(self.health.restarted)

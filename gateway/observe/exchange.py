@@ -44,6 +44,7 @@ class Exchange:
     """One request on a generation route. Times are seconds since the epoch, durations seconds.
 
     counted_prompt_tokens: the gateway's own count. prompt_tokens, output_tokens: the engine's `usage`.
+    sliced: whether a slice of its prompt was computed before it.
     """
 
     request_id: str
@@ -65,6 +66,7 @@ class Exchange:
     counted_prompt_tokens: int | None = None
     prompt_tokens: int | None = None
     output_tokens: int | None = None
+    sliced: bool = False
     requeues: int = 0
     status: int | None = None
     reason: Reason | None = None

@@ -16,6 +16,7 @@ COMMON = ("service_class", "length_class", "pool")
 _WAIT_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 3, 5, 10, 20, 30, 60, 120, 300)
 _GAP_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _TOKENIZE_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5)
+_SHARE = (0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
 _ERROR_RATIO = (-0.5, -0.1, -0.05, -0.02, -0.01, -0.001, 0, 0.001, 0.01, 0.02, 0.05, 0.1, 0.5)
 
 
@@ -45,6 +46,18 @@ class Families:
         self.offered = self._counter("gateway_offered", "Requests on generation routes.", COMMON)
         self.requests = self._counter("gateway_requests", "Offered requests that ended.", (*COMMON, "outcome"))
         self.refusals = self._counter("gateway_refusals", "Answers by the gateway itself.", (*COMMON, "reason"))
+        self.repeats = self._counter(
+            "gateway_repeats", "Ended requests that were refused before: load that refusals make.", COMMON
+        )
+        self.slices = self._counter(
+            "gateway_slices",
+            "Slices of long prompts that ended, and prompts that could not be sliced.",
+            (*COMMON, "result"),
+        )
+        self.recalls = self._counter("gateway_recalls", "Long prompts taken back for short ones.", COMMON)
+        self.slice_cached = self._histogram(
+            "gateway_slice_cached_ratio", "Share of a sliced prompt that its request found cached.", COMMON, _SHARE
+        )
         self.http = self._counter("gateway_http_requests", "Answers on the public port.", ("route", "status"))
         self.connections_refused = self._counter(
             "gateway_connections_refused", "Connections beyond limits.connections_max, closed at once.", ()

@@ -11,7 +11,20 @@ from typing import assert_never
 
 from prometheus_client import generate_latest
 
-from gateway.core.ticket import Assignment, Dispatched, Event, Finished, FirstToken, Queued, Refused
+from gateway.core.ticket import (
+    Assignment,
+    Dispatched,
+    Event,
+    Finished,
+    FirstToken,
+    Proceed,
+    Queued,
+    Recalled,
+    Refused,
+    SliceEnded,
+    SliceResult,
+    Ticket,
+)
 from gateway.core.types import Identity, LengthClass, Outcome, Reason, WaitOutcome
 from gateway.observe.exchange import NO_LABELS, UNKNOWN, Exchange, Exchanges, Labels, Phase
 from gateway.observe.families import Families
@@ -78,17 +91,21 @@ class Observer:
                 self._wait_ended(exchange, WaitOutcome.DISPATCHED, now)
                 exchange.phase, exchange.engine = Phase.RUNNING, engine
                 exchange.dispatched_at, exchange.waited_s = now, waited_s
+            case SliceEnded() | Recalled() | Proceed():
+                self._part(event, exchange)
             case FirstToken(engine_ttft_s=engine_ttft_s):
                 self._first_token(exchange, engine_ttft_s, now)
             case Refused(refusal=refusal, waited_s=waited_s, outcome=outcome):
                 self._wait_ended(exchange, _WAIT_ENDED[outcome], now)
                 exchange.waited_s = waited_s
                 self.refused(refusal.reason, exchange)
+                self._count_repeat(event.ticket, exchange)
                 self._end(exchange, outcome, now)
             case Finished(outcome=outcome, waited_s=waited_s):
                 if waited_s is not None:
                     self._wait_ended(exchange, _WAIT_ENDED.get(outcome, WaitOutcome.CLIENT_GONE), now)
                     exchange.waited_s = waited_s
+                self._count_repeat(event.ticket, exchange)
                 self._end(exchange, outcome, now)
             case _:
                 assert_never(event)
@@ -109,6 +126,8 @@ class Observer:
             self.families.output_tokens.at(*exchange.labels).inc(output_tokens)
         if prompt_tokens is None:
             return
+        if exchange.sliced and usage.cached_tokens is not None:
+            self.families.slice_cached.at(*exchange.labels).observe(usage.cached_tokens / max(1, prompt_tokens))
         self.families.prompt_tokens.at(*exchange.labels).inc(prompt_tokens)
         if exchange.counted_prompt_tokens is not None and prompt_tokens > 0:
             ratio = exchange.counted_prompt_tokens / prompt_tokens - 1
@@ -156,6 +175,20 @@ class Observer:
         if exchange.stream and exchange.engine is not None:
             self.families.ttft.at(*exchange.labels).observe(now - exchange.arrived_at)
             self.families.engine_ttft.at(*exchange.labels, exchange.engine).observe(engine_ttft_s)
+
+    def _count_repeat(self, ticket: Ticket, exchange: Exchange) -> None:
+        if ticket.is_repeat:
+            self.families.repeats.at(*exchange.labels).inc()
+
+    def _part(self, event: SliceEnded | Recalled | Proceed, exchange: Exchange) -> None:
+        match event:
+            case SliceEnded(result=result):
+                self.families.slices.at(*exchange.labels, result.value).inc()
+                exchange.sliced |= result is SliceResult.COMPUTED
+            case Recalled():
+                self.families.recalls.at(*exchange.labels).inc()
+            case Proceed():
+                pass
 
     def _end(self, exchange: Exchange, outcome: Outcome, now: float) -> None:
         self.exchanges.close(exchange, outcome, now)

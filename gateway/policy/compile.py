@@ -1,20 +1,21 @@
 """From a policy file's model to a Plan.
 
-Owns every `match` on a kind, and the list of what a policy may say but this version cannot do: that is refused,
-never accepted and ignored. Reads no file.
+Owns every `match` on a kind. Reads no file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import assert_never
 
 from gateway.core.plan import (
     AdmissionKind,
     AdmissionPlan,
     ClassPlan,
+    EarlyRejection,
     Feedback,
     KvBudget,
+    LongPrefill,
+    LongPrefillMode,
     NonStreamRelease,
     Plan,
     QueueBounds,
@@ -29,9 +30,7 @@ from gateway.strict_yaml import ConfigError
 
 
 def compile_policy(policy: schema.Policy, *, file: str, sha256: str) -> Plan:
-    """The plan that `policy` states; raises ConfigError for what this version cannot do."""
-    for key_path, fix in _unsupported(policy):
-        raise ConfigError(file, key_path, "is not supported by this version", fix)
+    """The plan that `policy` states; raises ConfigError for what contradicts itself."""
     ranked = sorted(policy.service_classes, key=lambda name: (-policy.service_classes[name].weight, name))
     return Plan(
         name=policy.name,
@@ -45,15 +44,15 @@ def compile_policy(policy: schema.Policy, *, file: str, sha256: str) -> Plan:
             stop_max=policy.request.stop_max,
             list_items_max=policy.request.list_items_max,
         ),
-        early_rejection=policy.early_rejection.confidence if policy.early_rejection.enabled else None,
+        early_rejection=_early_rejection(policy),
+        repeat_cost=policy.request.repeat_cost,
         feedback=_feedback(policy, file),
     )
 
 
-def _unsupported(policy: schema.Policy) -> Iterator[tuple[str, str]]:
-    """Key paths whose values have no mechanism behind them, with the fix."""
-    if isinstance(policy.admission, schema.TokenBudgetAdmission) and policy.admission.long_prefill.mode != "whole":
-        yield "admission.long_prefill.mode", "Set it to whole, or remove long_prefill"
+def _early_rejection(policy: schema.Policy) -> EarlyRejection | None:
+    stated = policy.early_rejection
+    return EarlyRejection(stated.confidence, purges=stated.purge) if stated.enabled else None
 
 
 def _feedback(policy: schema.Policy, file: str) -> Feedback | None:
@@ -84,6 +83,7 @@ def _class_plan(name: str, rank: int, stated: schema.ServiceClass) -> ClassPlan:
             requests_max=stated.queue.requests_max,
             prompt_tokens_max=stated.queue.prompt_tokens_max,
             bytes_max=stated.queue.bytes_max,
+            newest_first_in_overload=stated.queue.newest_first_in_overload,
         ),
         wait_s_max={LengthClass.SHORT: stated.wait_s_max.short, LengthClass.LONG: stated.wait_s_max.long},
         tenant=TenantBounds(
@@ -97,6 +97,12 @@ def _class_plan(name: str, rank: int, stated: schema.ServiceClass) -> ClassPlan:
 
 def _slo(stated: schema.Objectives) -> Slo:
     return Slo(ttft_ms=stated.ttft_ms, stall_ms=stated.stall_ms, e2e_ms=stated.e2e_ms)
+
+
+def _long_prefill(stated: schema.LongPrefill) -> LongPrefill | None:
+    if stated.mode == "whole":
+        return None
+    return LongPrefill(LongPrefillMode(stated.mode), stated.slice_ms / 1000, stated.hold_max_s, stated.recalls_max)
 
 
 def _admission_plan(
@@ -136,6 +142,7 @@ def _admission_plan(
                     long_reserve_tokens=stated.kv.long_reserve_tokens,
                 ),
                 non_stream_release=stated.non_stream_release,
+                long_prefill=_long_prefill(stated.long_prefill),
             )
         case _:
             assert_never(stated)

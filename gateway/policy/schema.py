@@ -41,6 +41,11 @@ class Queue(Strict):
     requests_max: Amount = Field(default=256, description="Waiting requests; 0: dispatch now or refuse.")
     prompt_tokens_max: Amount = Field(default=200_000, description="Prompt tokens of all that wait.")
     bytes_max: Amount = Field(default=67_108_864, description="Body bytes of all that wait.")
+    newest_first_in_overload: bool = Field(
+        default=False,
+        description="Serve a tenant's newest first while its oldest has waited over half its limit; where the queue "
+        "is full the oldest gives way.",
+    )
 
 
 class WaitLimits(Strict):
@@ -163,6 +168,10 @@ class Order(Strict):
 class EarlyRejection(Strict):
     enabled: bool = Field(default=True, description="Refuse at arrival what is predicted to miss wait_s_max.")
     confidence: Annotated[float, Field(gt=0, lt=1)] = Field(default=0.9, description="How sure the prediction must be.")
+    purge: bool = Field(
+        default=False,
+        description="Refuse also, just before its dispatch, a short that would miss its class's slo.short.ttft_ms.",
+    )
 
 
 class AimdFeedback(Strict):
@@ -183,6 +192,9 @@ class RequestLimits(Strict):
     sequences_max: AtLeastOne = Field(default=16, description="Sequences of one request: prompts times n.")
     stop_max: Amount = Field(default=64, description="Stop strings of one request.")
     list_items_max: AtLeastOne = Field(default=1024, description="Items of any list in a request.")
+    repeat_cost: Annotated[float, Field(ge=1, le=100)] = Field(
+        default=1, description="What a request counts for under weighted_fair, times its cost, once it was refused."
+    )
 
 
 class Policy(Strict):

@@ -19,8 +19,10 @@ from gateway.server.ending import Service
 from gateway.server.engine_failure import EngineFailure
 from gateway.server.gate import Lease
 from gateway.server.heavy import of_body
+from gateway.server.parts import TakenBack
 from gateway.server.relay import Busy, Passage, relay
 from gateway.server.rooms import Rooms
+from gateway.server.slicer import Prompt, send_slice
 from gateway.server.upstream import Outgoing
 from gateway.wire.requests import Call
 
@@ -35,7 +37,7 @@ Headers = list[tuple[str, str]]
 class Admitted:
     """One request that has been judged and admitted: what is sent of it, and to whom its answer goes.
 
-    call: without its parsed members. headers: the caller's that may go to an engine.
+    call: without its parsed members. headers: the caller's that may go to an engine. prompt: where it may be sliced.
     """
 
     call: Call
@@ -44,13 +46,15 @@ class Admitted:
     exchange: Exchange
     client: Downstream
     service: Service
+    prompt: Prompt | None = None
 
 
 async def serve_at_engine(rooms: Rooms, lease: Lease, admitted: Admitted) -> None:
     """Send until an engine answers; sets lease.outcome. Raises what ends it otherwise, the outcome set already."""
     try:
-        while isinstance(outcome := await _try_engine(rooms, lease, admitted), Busy):
-            await lease.requeue(BUSY_PAUSE_S)
+        while not isinstance(outcome := await _try_engine(rooms, lease, admitted), Outcome):
+            if isinstance(outcome, Busy):
+                await lease.requeue(BUSY_PAUSE_S)
         lease.outcome = outcome
     except EngineFailure as failure:
         lease.outcome = failure.outcome
@@ -64,7 +68,36 @@ async def serve_at_engine(rooms: Rooms, lease: Lease, admitted: Admitted) -> Non
         raise
 
 
-async def _try_engine(rooms: Rooms, lease: Lease, admitted: Admitted) -> Outcome | Busy:
+async def _try_engine(rooms: Rooms, lease: Lease, admitted: Admitted) -> Outcome | Busy | TakenBack:
+    """Send the request to its engine; of a divided prompt its slices before it, and it may be taken back."""
+    parts = lease.parts
+    if parts is None:
+        return await _send_request(rooms, lease, admitted)
+    while (tokens := await parts.next()) is not None:
+        assert admitted.prompt is not None, "only what has a prompt is sliced"
+        watch = rooms.watches[lease.engine]
+        slice_id = f"{admitted.exchange.request_id}-{tokens}"
+        headers = [("Content-Type", "application/json"), ("X-Request-Id", slice_id), *_priority_header(watch, lease)]
+        watch.dispatched()
+        computed = await send_slice(
+            rooms.upstream,
+            watch.target,
+            admitted.prompt,
+            tokens,
+            headers=headers,
+            priority_in_body=_priority_in_body(watch, lease),
+        )
+        lease.slice_ended(
+            computed=computed is not None, cached_tokens=None if computed is None else computed.cached_tokens
+        )
+    try:
+        async with parts.recallable():
+            return await _send_request(rooms, lease, admitted)
+    except TakenBack as recalled:
+        return recalled
+
+
+async def _send_request(rooms: Rooms, lease: Lease, admitted: Admitted) -> Outcome | Busy:
     watch = rooms.watches[lease.engine]
     passage = Passage(
         exchange=admitted.exchange,
@@ -112,9 +145,18 @@ async def _outgoing(watch: EngineWatch, lease: Lease, admitted: Admitted) -> Out
     headers = [*admitted.headers, ("X-Request-Id", admitted.exchange.request_id)]
     if not any(name == "content-type" for name, _ in headers):
         headers.append(("Content-Type", "application/json"))
-    if watch.priority_effective and watch.priority_in_header:
-        headers.append((PRIORITY_HEADER, str(lease.priority)))
-    elif watch.priority_effective:
-        set_members["priority"] = lease.priority
+    headers += _priority_header(watch, lease)
+    priority = _priority_in_body(watch, lease)
+    if priority is not None:
+        set_members["priority"] = priority
     body = await of_body(len(call.body), call.rewritten, set_members=set_members)
     return Outgoing("POST", call.route.path, headers, body)
+
+
+def _priority_header(watch: EngineWatch, lease: Lease) -> Headers:
+    is_read = watch.priority_effective and watch.priority_in_header
+    return [(PRIORITY_HEADER, str(lease.priority))] if is_read else []
+
+
+def _priority_in_body(watch: EngineWatch, lease: Lease) -> int | None:
+    return lease.priority if watch.priority_effective and not watch.priority_in_header else None

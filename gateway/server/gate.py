@@ -13,8 +13,21 @@ from typing import Protocol, assert_never
 from gateway.core.admission import Admission
 from gateway.core.plan import Plan
 from gateway.core.steptime import PrefillSample, StepModel
-from gateway.core.ticket import Assignment, Dispatched, Event, Finished, FirstToken, Queued, Refused, Ticket
-from gateway.core.types import EngineSpec, Outcome, Refusal, Snapshot
+from gateway.core.ticket import (
+    Assignment,
+    Dispatched,
+    Event,
+    Finished,
+    FirstToken,
+    Proceed,
+    Queued,
+    Recalled,
+    Refused,
+    SliceEnded,
+    Ticket,
+)
+from gateway.core.types import EngineLoad, EngineSpec, Outcome, Refusal, Snapshot
+from gateway.server.parts import Parts
 
 
 class AdmissionRefused(Exception):  # noqa: N818 - the domain's word
@@ -42,17 +55,28 @@ class Lease:
     """A dispatched request's hold on its engine's budgets, from dispatch to the end of `Gate.admit`.
 
     outcome: set by the holder; unset, leaving without an exception is COMPLETED, cancelled is CLIENT_GONE, and any
-    other exception is ENGINE_ERROR.
+    other exception is ENGINE_ERROR. output_tokens: set by the holder where the engine said how many it generated.
     """
 
     def __init__(self, gate: Gate, placed: Dispatched) -> None:
         self._gate = gate
         self._take(placed)
         self.outcome: Outcome | None = None
+        self.output_tokens: int | None = None
+
+    @property
+    def parts(self) -> Parts | None:
+        """What is sent of a divided prompt, and when; None: the request goes at once."""
+        return self._gate.parts_of(self.ticket)
 
     def first_token(self) -> None:
         """Give the prefill charge back: the engine's first token, or a whole answer's first byte, is here."""
+        if self.parts is not None:
+            self.parts.keep()
         self._gate.first_token(self.ticket)
+
+    def slice_ended(self, *, computed: bool, cached_tokens: int | None) -> None:
+        self._gate.slice_ended(self.ticket, computed=computed, cached_tokens=cached_tokens)
 
     async def requeue(self, pause_s: float) -> None:
         """Wait again, at the head of the flow: the engine had no room. Raises AdmissionRefused at the deadline."""
@@ -73,6 +97,7 @@ class Gate:
         self._clock = clock
         self._observe = observe
         self._placements: dict[int, asyncio.Future[Dispatched | Refused]] = {}
+        self._parts: dict[int, Parts] = {}
         self._timer: Timer | None = None
         self._timer_at: float | None = None
 
@@ -95,15 +120,26 @@ class Gate:
             raise
         finally:
             self._placements.pop(ticket.id, None)
-            ended = outcome if lease is None or lease.outcome is None else lease.outcome
+            self._parts.pop(ticket.id, None)
+            output_tokens = None
+            if lease is not None:
+                outcome, output_tokens = lease.outcome or outcome, lease.output_tokens
             now = self._clock.now()
-            self._settle(self._admission.finish(ticket, ended, now), now)
+            self._settle(self._admission.finish(ticket, outcome, now, output_tokens=output_tokens), now)
 
     def first_token(self, ticket: Ticket) -> None:
         now = self._clock.now()
         self._settle(self._admission.first_token(ticket, now), now)
 
+    def parts_of(self, ticket: Ticket) -> Parts | None:
+        return self._parts.get(ticket.id)
+
+    def slice_ended(self, ticket: Ticket, *, computed: bool, cached_tokens: int | None) -> None:
+        now = self._clock.now()
+        self._settle(self._admission.slice_ended(ticket, now, computed=computed, cached_tokens=cached_tokens), now)
+
     async def requeue(self, ticket: Ticket, pause_s: float) -> Dispatched:
+        self._parts.pop(ticket.id, None)
         now = self._clock.now()
         events = self._admission.requeue(ticket, now, pause_s)
         placement = self._placements[ticket.id] = asyncio.get_running_loop().create_future()
@@ -113,6 +149,10 @@ class Gate:
     def set_up(self, engine: str, *, up: bool) -> None:
         now = self._clock.now()
         self._settle(self._admission.set_up(engine, up, now), now)
+
+    def engine_said(self, engine: str, load: EngineLoad) -> None:
+        now = self._clock.now()
+        self._settle(self._admission.observe(engine, load, now), now)
 
     def reconfigure(self, plan: Plan, engines: Sequence[EngineSpec]) -> None:
         now = self._clock.now()
@@ -137,10 +177,16 @@ class Gate:
             self._observe(event, now)
             match event:
                 case Dispatched(ticket=ticket) | Refused(ticket=ticket):
+                    if isinstance(event, Dispatched) and event.divided:
+                        self._parts[ticket.id] = Parts()
                     placement = self._placements.pop(ticket.id)
                     if not placement.cancelled():
                         placement.set_result(event)
-                case Queued() | FirstToken() | Finished():
+                case Proceed(ticket=ticket, prefix_tokens=prefix_tokens):
+                    self._parts[ticket.id].proceed(prefix_tokens)
+                case Recalled(ticket=ticket):
+                    self._parts[ticket.id].recall()
+                case Queued() | FirstToken() | Finished() | SliceEnded():
                     pass
                 case _:
                     assert_never(event)

@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from aiohttp import web
 
 from gateway.core.classify import classify
+from gateway.core.plan import LongPrefillMode, Plan
 from gateway.core.ticket import Assignment
-from gateway.core.types import Identity, Outcome, Reason, Refusal, Shape
+from gateway.core.types import Identity, LengthClass, Outcome, Reason, Refusal, Shape
 from gateway.counting.counter import CountingOverloaded, Uncountable, shape_of
 from gateway.engines.pool import Pool
 from gateway.identity.keyring import Unauthenticated
@@ -30,6 +31,7 @@ from gateway.server.heavy import of_body
 from gateway.server.refusing import Refusing, draining, spread
 from gateway.server.request_ids import REQUEST_ID, new_request_id
 from gateway.server.rooms import Rooms
+from gateway.server.slicer import Prompt
 from gateway.wire import refusals, requests
 from gateway.wire.dialects import Dialect, Route, WrongMethod, dialect_of, find_route
 from gateway.wire.headers import engine_headers
@@ -182,6 +184,7 @@ class Handlers:
         context_tokens = rooms.pools.context_tokens(call.model)
         shape = await self._measure(exchange, pool, call, context_tokens)
         rooms.observer.measured(exchange, plan.length_class(shape.longest_prompt_tokens), pool.name)
+        prompt, is_divisible = await self._divisible(plan, pool, call, shape)
         judged = classify(
             plan,
             identity,
@@ -190,11 +193,14 @@ class Handlers:
             wait_s_wish=wait_s_wish,
             output_param=call.output_member,
             prompt_param=call.prompt_member,
+            fingerprint=hash(body),
+            says_retry=intake.says_retry(visit.request),
+            is_divisible=is_divisible,
         )
         if not isinstance(judged, Assignment):
             raise Refusing(judged)
         sent_headers = engine_headers(headers.items())
-        return pool, Admitted(call.released(), judged, sent_headers, exchange, visit.client, visit.service)
+        return pool, Admitted(call.released(), judged, sent_headers, exchange, visit.client, visit.service, prompt)
 
     # ── steps ──
 
@@ -210,6 +216,19 @@ class Handlers:
         if identity.models is not None and model not in identity.models:
             raise Refusing(models.not_allowed(model))
         return pool
+
+    async def _divisible(self, plan: Plan, pool: Pool, call: Call, shape: Shape) -> tuple[Prompt | None, bool]:
+        """Tell whether the prompt may be computed in parts; and its token ids, where they are what is sent."""
+        parts = plan.admission.long_prefill
+        is_long = plan.length_class(shape.longest_prompt_tokens) is LengthClass.LONG
+        if parts is None or not is_long or not call.is_divisible:
+            return None, False
+        if parts.mode is LongPrefillMode.RECALLED:
+            return None, True
+        ids = await self._rooms.counters[pool.name].prompt_ids(call)
+        if ids is None or len(ids) != shape.prompt_tokens:
+            return None, False
+        return Prompt(call.model, ids, call.members.get("cache_salt")), True
 
     async def _measure(self, exchange: Exchange, pool: Pool, call: Call, context_tokens: int | None) -> Shape:
         rooms = self._rooms

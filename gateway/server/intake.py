@@ -21,6 +21,7 @@ from gateway.server.refusing import Refusing
 
 LARGEST_BODIES_HELD_MAX = 16
 WAIT_HEADER = "x-gateway-wait-ms"
+RETRY_HEADER = "x-stainless-retry-count"
 _WAIT_DIGITS_MAX = 9
 
 
@@ -60,6 +61,11 @@ def wait_s_wish(request: web.BaseRequest) -> float | None:
         message = f"{WAIT_HEADER} has to be one whole number of milliseconds."
         raise Refusing(Refusal(Reason.BAD_REQUEST, message, code="invalid_header", param=WAIT_HEADER))
     return int(text) / 1000
+
+
+def says_retry(request: web.BaseRequest) -> bool:
+    """Tell whether the caller's SDK says that this is not its first try."""
+    return request.headers.get(RETRY_HEADER, "0").strip() not in {"", "0"}
 
 
 async def read_body(request: web.BaseRequest, client: Downstream, bounds: IntakeBounds, held: HeldBody) -> bytes:

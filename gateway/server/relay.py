@@ -17,7 +17,7 @@ from gateway.server.downstream import Downstream
 from gateway.server.engine_failure import EngineFailure
 from gateway.server.gate import Lease
 from gateway.server.upstream import Reply
-from gateway.wire.answers import BodyTap, InBandError
+from gateway.wire.answers import BodyTap, InBandError, Usage
 from gateway.wire.dialects import Dialect
 from gateway.wire.headers import client_headers
 from gateway.wire.sse import StreamTap
@@ -56,6 +56,11 @@ class Passage:
         if reply.status < 300:
             self.lease.first_token()
             self.generated()
+
+    def used(self, usage: Usage) -> None:
+        """The engine has said what it counted."""
+        self.lease.output_tokens = usage.output_tokens
+        self.observer.usage(self.exchange, usage)
 
 
 async def relay(reply: Reply, client: Downstream, passage: Passage) -> Outcome | Busy:
@@ -151,7 +156,7 @@ class _Stream:
     def _tell_usage(self) -> None:
         passage = self._passage
         if self._tap.usage is not None:
-            passage.observer.usage(passage.exchange, self._tap.usage)
+            passage.used(self._tap.usage)
         if self._tap.overflowed:
             passage.observer.tap_overflowed(passage.exchange, self._tap.overflowed)
 
@@ -184,7 +189,7 @@ async def _relay_whole(reply: Reply, client: Downstream, passage: Passage) -> Ou
     outcome = Outcome.ENGINE_ERROR if reply.status >= 500 else Outcome.COMPLETED
     passage.lease.outcome = outcome
     if tap.usage is not None:
-        passage.observer.usage(passage.exchange, tap.usage)
+        passage.used(tap.usage)
     await client.end()
     return outcome
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gateway.core.admission import Admission
 from gateway.core.plan import Plan
-from gateway.core.types import EngineSpec, Identity
+from gateway.core.types import EngineLoad, EngineSpec, Identity
 from gateway.engines.pool import Pool, Pools
 from gateway.engines.target import Carrier, EngineHttp, Scheduling, Target, Timeouts
 from gateway.engines.watch import EngineWatch
@@ -82,13 +82,14 @@ def specs_of(pool: Pool) -> list[EngineSpec]:
 
 @dataclass(slots=True)
 class EngineNews:
-    """Carries what the watches learn to pools and gates. specs: what the gates were last told."""
+    """Carries what the watches learn to pools and gates. specs, loads_told_at: what the gates were last told."""
 
     pools: Pools
     gates: Mapping[str, Gate]
     plan_in_force: Callable[[], Plan]
     watches: dict[str, EngineWatch]
     specs: dict[str, EngineSpec]
+    loads_told_at: dict[str, float | None] = field(default_factory=dict)
 
     def changed(self, watch: EngineWatch) -> None:
         """Take in one engine's news: its models, its KV cache's size, whether it gets requests."""
@@ -101,6 +102,19 @@ class EngineNews:
                 self.plan_in_force(), [spec for spec in self.specs.values() if self._is_in(spec, target.pool)]
             )
         gate.set_up(target.name, up=watch.health.is_up)
+        self._tell_load(watch, gate)
+
+    def _tell_load(self, watch: EngineWatch, gate: Gate) -> None:
+        """Pass on each reading of the engine's numbers once; a page that does not come tells nothing."""
+        known, name = watch.known, watch.target.name
+        if known.load_at in {None, self.loads_told_at.get(name)}:
+            return
+        self.loads_told_at[name] = known.load_at
+        load = known.load
+        if load.running is not None and load.waiting is not None:
+            waiting = load.waiting if load.waiting_for_room is None else load.waiting_for_room
+            told = EngineLoad(int(load.running + load.waiting), int(waiting), int(load.preemptions or 0))
+            gate.engine_said(name, told)
 
     def _is_in(self, spec: EngineSpec, pool: str) -> bool:
         return self.watches[spec.name].target.pool == pool

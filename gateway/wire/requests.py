@@ -40,6 +40,8 @@ OPERATOR_MEMBERS = (
 )
 # Lists that the policy's list_items_max does not bound: the prompt's own length is bounded in tokens.
 _UNBOUNDED_LISTS = frozenset({"messages", "prompt", "stop"})
+# With these the engine's answer depends on computing the prompt in one go, or the prompt is not what it seems.
+_WHOLE_PROMPT_MEMBERS = ("echo", "prompt_logprobs", "truncate_prompt_tokens", "use_beam_search", *OPERATOR_MEMBERS)
 _NEWER_OUTPUT_MEMBER = "max_completion_tokens"
 _FLAGS = ("add_generation_prompt", "continue_final_message", "add_special_tokens", "echo", "use_beam_search")
 
@@ -60,6 +62,7 @@ class Call:
 
     sequences: what the engine will run at once, prompts x n. output_tokens_stated: per sequence, None: not stated.
     output_tokens_default: what the engine takes where nothing is stated, None: all the context left.
+    is_divisible: one prompt, of which prefixes can be computed beforehand without any effect on the answer.
     output_member: the member that states the output limit, or in which one has to be set where none is stated.
     members: the parsed body, empty once `released`. present: the names of all its members.
     """
@@ -75,6 +78,7 @@ class Call:
     output_tokens_stated: int | None
     output_tokens_default: int | None
     output_member: str
+    is_divisible: bool = False
 
     @property
     def prompt_member(self) -> str:
@@ -126,6 +130,7 @@ def judge(draft: Draft, bounds: RequestBounds, allowed_engine_fields: frozenset[
         output_tokens_stated=_output_tokens(members, output_member),
         output_tokens_default=draft.route.output_tokens_default,
         output_member=output_member,
+        is_divisible=prompts == 1 and not any(members.get(name) for name in _WHOLE_PROMPT_MEMBERS),
     )
 
 

@@ -155,9 +155,9 @@ class Server:
                     del self.waiting[ticket.id]
                     self.services.append(Service(story, before, self.flows_waiting()))
                     story.dispatched_at, story.cost_before = self.now, self.dispatched_cost
-                    self.dispatched_cost += ticket.cost
+                    self.dispatched_cost += ticket.cost_s
                     self.in_prefill.append(ticket)
-                    self.in_flight_most = max(self.in_flight_most, sum(other.cost for other in self.in_prefill))
+                    self.in_flight_most = max(self.in_flight_most, sum(other.cost_s for other in self.in_prefill))
                 case Refused(ticket=ticket):
                     self.waiting.pop(ticket.id).refused = True
                 case _:
@@ -171,7 +171,7 @@ class Server:
                 if self.random.random() < self.sends_back:
                     self.send_back(ticket)
                     continue
-                self.current = ticket, ticket.cost / self.random.uniform(1.0, self.speed_max)
+                self.current = ticket, ticket.cost_s / self.random.uniform(1.0, self.speed_max)
             prefill_ends_at = NEVER_S * 2 if self.current is None else self.now + self.current[1]
             decode_ends_at = self.decoding[0][0] if self.decoding else NEVER_S * 2
             next_at = min(prefill_ends_at, decode_ends_at, end)
@@ -203,7 +203,7 @@ class Server:
         self.in_prefill.remove(ticket)
         flow = ticket.assignment.service_class, ticket.assignment.tenant
         ahead = tuple(story for story in self.in_line(flow) if story.ticket.id < ticket.id)
-        self.dispatched_cost -= ticket.cost
+        self.dispatched_cost -= ticket.cost_s
         self.waits(Story(ticket, flow, self.now, self.dispatched_cost, ahead))
         self.follow(self.admission.requeue(ticket, self.now, 0.0))
 
@@ -231,7 +231,7 @@ class Bounds:
     def of(cls, server: Server) -> Bounds:
         largest: dict[Flow, float] = {}
         for story in server.stories:
-            largest[story.flow] = max(largest.get(story.flow, 0.0), story.ticket.cost)
+            largest[story.flow] = max(largest.get(story.flow, 0.0), story.ticket.cost_s)
         present = {name for name, _ in largest}
         return cls(largest, {name: server.plan.classes[name].weight for name in present})
 
@@ -285,7 +285,7 @@ def cost_of(prompt_tokens: int) -> float:
     """Return what Admission charges a request of this length before it has learned anything."""
     admission = Admission(plan := a_fair_plan({"interactive": 1}, 1), [an_engine()])
     assignment = an_assignment(plan, prompt_tokens=prompt_tokens, output_tokens=OUTPUT_TOKENS)
-    return admission.offer(assignment, 1.0)[0].cost
+    return admission.offer(assignment, 1.0)[0].cost_s
 
 
 UNIT_S = cost_of(LONGEST_TOKENS)
@@ -329,7 +329,7 @@ def wait_ratios(server: Server, *, only: Sequence[str] | None = None) -> Iterato
     bounds = Bounds.of(server)
     for story in server.stories:
         if only is None or story.flow[1] in only:
-            passed_max = bounds.passed_by(story.flow, sum(other.ticket.cost for other in story.own_line))
+            passed_max = bounds.passed_by(story.flow, sum(other.ticket.cost_s for other in story.own_line))
             waited_max = server.in_flight_most + passed_max
             yield story.passed_by / (passed_max or 1.0), story.waited_s / waited_max
 
@@ -374,7 +374,7 @@ def test_what_is_in_prefill_never_exceeds_the_depth_times_the_largest_cost():
         weights, depth, arrivals = an_adversary(Random(seed))
         server = Server(a_fair_plan(weights, depth), Random(seed))
         server.run(arrivals)
-        assert server.in_flight_most <= depth * max(story.ticket.cost for story in server.stories) + 1e-9
+        assert server.in_flight_most <= depth * max(story.ticket.cost_s for story in server.stories) + 1e-9
 
 
 def test_a_tenant_held_at_its_running_bound_saves_up_no_claim_on_the_others():
@@ -424,7 +424,7 @@ def widest_gap(server: Server, one: Flow | str, other: Flow | str, weights: tupl
         if not {one, other} <= waiting:
             gap = lowest = highest = 0.0
             continue
-        served, cost = owner(service.story.flow), service.story.ticket.cost
+        served, cost = owner(service.story.flow), service.story.ticket.cost_s
         gap += cost / weights[0] if served == one else -cost / weights[1] if served == other else 0.0
         lowest, highest = min(lowest, gap), max(highest, gap)
         widest = max(widest, highest - lowest)
@@ -502,7 +502,7 @@ def test_a_backlog_is_served_max_min_fair_by_class_and_inside_a_class_by_tenant(
     largest = {flow: max(map(cost_of, many)) for flow, many in backlog.items()}
     got = dict.fromkeys(demands, 0.0)
     for service in server.services[depth:]:
-        got[service.story.flow] += service.story.ticket.cost
+        got[service.story.flow] += service.story.ticket.cost_s
         groups = {name: {flow: flow for flow in demands if flow[0] == name} for name, _ in demands}
         assert_fair(
             got={name: sum(got[flow] for flow in flows) for name, flows in groups.items()},

@@ -35,6 +35,7 @@ from scenarios import (
 from virtual_engine import EngineFlags, VirtualEngine
 from virtual_pool import START, Caller, Fate, VirtualPool
 
+from gateway.core.plan import EarlyRejection
 from gateway.core.steptime import StepModel
 from gateway.core.types import LengthClass, Outcome, Reason
 
@@ -142,7 +143,7 @@ def test_taking_all_longs_away_never_raises_the_95th_percentile_of_the_shorts_wa
 
 def test_a_spike_leaves_nothing_behind_once_its_line_has_drained():
     """Ten seconds at three times the capacity, early refusal on; when the calm has lasted one deadline, all are served."""
-    plan = replace(short_first(an_unbounded_class("interactive", wait_s_max=2.0)), early_rejection=0.9)
+    plan = replace(short_first(an_unbounded_class("interactive", wait_s_max=2.0)), early_rejection=EarlyRejection(0.9))
     pool = a_pool(plan)
     full = capacity_per_s(CPU, shorts_only)
     callers = [Caller(at_s, SHORT) for at_s in arrivals(Random(1), 3 * full, until_s=10.0)]
@@ -155,7 +156,7 @@ def test_a_spike_leaves_nothing_behind_once_its_line_has_drained():
 
 def test_predicted_misses_never_leave_an_engine_idle_nor_lock_a_line_out():
     """A flood of shorts with longs in prefill, early refusal on: shorts go on being served every second."""
-    plan = replace(short_first(), early_rejection=0.9)
+    plan = replace(short_first(), early_rejection=EarlyRejection(0.9))
     pool = a_pool(plan)
     flood_per_s = 1.8 * capacity_per_s(CPU, shorts_only)
     callers = [Caller(at_s, SHORT) for at_s in arrivals(Random(1), flood_per_s, until_s=40.0)]

@@ -9,6 +9,7 @@ import pytest
 from gateway.core.admission import Admission
 from gateway.core.plan import (
     AdmissionKind,
+    EarlyRejection,
     Feedback,
     KvBudget,
     NonStreamRelease,
@@ -551,7 +552,7 @@ def backlogged(early_rejection):
 
 
 def test_a_predicted_miss_is_refused_at_arrival_and_says_what_it_predicted():
-    pool = backlogged(0.9)
+    pool = backlogged(EarlyRejection(0.9))
     waiting = [pool.offer() for _ in range(6)]
     refused = refusal(pool)
     assert (refused.refusal.reason, refused.outcome) == (Reason.PREDICTED_MISS, Outcome.REFUSED)
@@ -565,18 +566,18 @@ def test_without_early_rejection_nothing_is_predicted():
 
 
 def test_a_cold_gateway_predicts_no_miss():
-    pool = Pool(replace(slots(1, classes=[a_class(wait_s_max=(30, 30))]), early_rejection=0.5))
+    pool = Pool(replace(slots(1, classes=[a_class(wait_s_max=(30, 30))]), early_rejection=EarlyRejection(0.5)))
     assert all(pool.offer().state in {TicketState.RUNNING, TicketState.WAITING} for _ in range(200))
 
 
 def test_a_few_predicted_misses_are_let_in_as_probes():
-    pool = backlogged(0.9)
+    pool = backlogged(EarlyRejection(0.9))
     states = [pool.offer().state for _ in range(206)]
     assert states[6:].count(TicketState.WAITING) == 2
 
 
 def test_an_empty_line_refuses_nobody_whatever_it_measured():
-    pool = backlogged(0.9)
+    pool = backlogged(EarlyRejection(0.9))
     pool.at(pool.now - NOW + 31)
     assert pool.offer().state is TicketState.WAITING
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from gateway.core.plan import (
     AdmissionKind,
+    EarlyRejection,
     Feedback,
     KvBudget,
     NonStreamRelease,
@@ -100,7 +101,7 @@ def test_every_field_arrives_in_the_plan(tmp_path: Path) -> None:
 
 def test_early_rejection_and_release_by_estimate_are_on_unless_stated(tmp_path: Path) -> None:
     plan = load(tmp_path, MINIMAL)
-    assert plan.early_rejection == 0.9
+    assert plan.early_rejection == EarlyRejection(0.9, purges=False)
     assert plan.admission.non_stream_release is NonStreamRelease.ESTIMATE
 
 
@@ -254,8 +255,6 @@ def test_a_zero_that_would_starve_somebody_for_ever_is_refused(tmp_path: Path, p
         ("feedback", {"kind": "aimd", "target": "long.ttft_ms"}, "feedback.target: 'long.ttft_ms' is not short.ttft_ms."),
         ("feedback", {"kind": "pid"}, "feedback.kind: 'pid' is not one of: aimd, none."),
         ("early_rejection.confidence", 1, "early_rejection.confidence: must be below 1"),
-        ("admission.long_prefill.mode", "sliced", "admission.long_prefill.mode: is not supported by this version. Set it to whole"),
-        ("admission.long_prefill.mode", "recalled", "admission.long_prefill.mode: is not supported by this version."),
         ("admission.non_stream_release", "first_token", "admission.non_stream_release: 'first_token' is not one of: last_byte, estimate."),
         ("service_classes.batch.wait_s_max", {"short": -1}, "service_classes.batch.wait_s_max.short: must be at least 0, not -1."),
         ("service_classes.batch.wait_s_max", 5, "service_classes.batch.wait_s_max: should be a mapping of keys to values, not 5."),

@@ -1,0 +1,75 @@
+"""The slices of a long prompt: growing prefixes that an engine computes before the caller's own request comes.
+
+Owns what a slice looks like on the wire, and that its answer reaches nobody. How large it is and when it goes is the
+core's to say.
+"""
+
+from __future__ import annotations
+
+import json
+from array import array
+from dataclasses import dataclass
+from typing import Any
+
+from gateway.engines.target import Target
+from gateway.server.engine_failure import EngineFailure
+from gateway.server.heavy import of_body
+from gateway.server.upstream import Headers, Outgoing, Reply, Upstream
+from gateway.wire.answers import BodyTap
+
+PATH = "/v1/completions"
+ANSWER_BYTES_MAX = 1 << 16
+_BYTES_PER_ID = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A prompt as the engine will see it. salt: the caller's own `cache_salt`: its slices share that cache alone."""
+
+    model: str
+    ids: array[int]
+    salt: Any = None
+
+    def prefix_body(self, tokens: int, priority: int | None) -> bytes:
+        """The body of a request that computes the first `tokens`; one token is the least that it can ask for."""
+        body: dict[str, Any] = {"model": self.model, "prompt": self.ids[:tokens].tolist()}
+        body |= {"max_tokens": 1, "temperature": 0}
+        if self.salt is not None:
+            body["cache_salt"] = self.salt
+        if priority is not None:
+            body["priority"] = priority
+        return json.dumps(body, separators=(",", ":")).encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """A slice whose prefix is in the engine's cache now. cached_tokens: what was there before; None: not said."""
+
+    cached_tokens: int | None
+
+
+async def send_slice(
+    upstream: Upstream, target: Target, prompt: Prompt, tokens: int, *, headers: Headers, priority_in_body: int | None
+) -> Computed | None:
+    """Have the first `tokens` computed. None: the engine did not, for whatever reason; the caller's request tells."""
+    body = await of_body(tokens * _BYTES_PER_ID, prompt.prefix_body, tokens, priority_in_body)
+    try:
+        async with upstream.open(target, Outgoing("POST", PATH, headers, body)) as reply:
+            return await _read(reply)
+    except EngineFailure:
+        return None
+
+
+async def _read(reply: Reply) -> Computed | None:
+    if reply.status != 200:
+        await reply.discard()
+        return None
+    tap, size = BodyTap(), 0
+    while not reply.at_end and size < ANSWER_BYTES_MAX:
+        chunk = await reply.read()
+        size += len(chunk)
+        tap.feed(chunk)
+    tap.finish()
+    if tap.error is not None or not reply.at_end:
+        return None
+    return Computed(None if tap.usage is None else tap.usage.cached_tokens)
