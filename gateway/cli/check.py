@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from gateway.cli import configuration, plan_tables
+from gateway.cli import calibration_check, configuration, plan_tables
 from gateway.cli.configuration import Configuration
 from gateway.policy.fit import findings
 from gateway.settings import Listen, Ops
@@ -121,6 +121,9 @@ def _remarks(read: Configuration, reports: Mapping[str, EngineReport]) -> Iterat
             limits, orders_by_priority = report.limits, report.orders_by_priority
         for finding in findings(read.plan, limits, orders_by_priority=orders_by_priority):
             yield _remark(finding.is_warning, f"engine {engine.name}: {finding.text}")
+    versions = {report.engine: report.version for report in reports.values()}
+    for difference in calibration_check.differences(settings, versions):
+        yield _remark(True, difference)
     if not settings.ops.is_loopback:
         yield _remark(True, f"ops listens on {settings.ops.host}: whoever reaches it reads metrics and status")
     if settings.auth.anonymous is not None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from gateway import settings as settings_file
 from gateway.core.plan import Plan
+from gateway.engines import calibration_file
 from gateway.identity.keys import KeyEntry, load_keys
 from gateway.policy import source
 from gateway.settings import Settings
@@ -53,6 +54,9 @@ def load(options: argparse.Namespace) -> Configuration:
             f"is {anonymous.service_class}, which the policy {plan.name} does not have",
             f"Use one of {', '.join(sorted(plan.classes))}",
         )
+    for engine in settings.engines:
+        if isinstance(engine.calibration, Path):
+            calibration_file.load(engine.calibration)
     keys_file = settings.auth.keys_file
     keys = () if keys_file is None else load_keys(keys_file, plan.classes)
     return Configuration(path, settings, plan, keys)

@@ -6,6 +6,7 @@ heard of (a whole answer's first byte comes long after its prefill). Chooses not
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, inf
 
@@ -16,7 +17,7 @@ from gateway.core.lazy_heap import LazyHeap
 from gateway.core.ledger import Budget, Ledger, caps_of
 from gateway.core.plan import LongPrefillMode, NonStreamRelease, Plan
 from gateway.core.slices import Course, Courses, slice_end
-from gateway.core.steptime import StepFit
+from gateway.core.steptime import PrefillSample, StepFit
 from gateway.core.ticket import Assignment, Ticket, TicketState
 from gateway.core.types import EngineLoad, EngineSpec, LengthClass
 
@@ -227,6 +228,11 @@ class Engine:
             self._alone = None
         if self._control is not None:
             self._steer(self._control, ticket, engine_ttft_s, now)
+
+    def calibrated(self, samples: Sequence[PrefillSample]) -> None:
+        """Start the step model anew from probes; ratios to the old one say nothing of the new."""
+        self.fit.calibrate(samples)
+        self._ratios = {length: Quantile() for length in LengthClass}
 
     def judge(self, now: float, *, longs_wait: bool) -> None:
         """Adjust the long-prefill budget to what shorts got, where the plan asks for it."""

@@ -27,6 +27,7 @@ from gateway.observe import logs
 from gateway.observe.gauges import EngineReading, GaugeSources
 from gateway.observe.metrics import Observer
 from gateway.server import state, wiring
+from gateway.server.calibrations import Calibrations
 from gateway.server.clock import LoopClock
 from gateway.server.connector import engine_session
 from gateway.server.counters import Counters
@@ -78,6 +79,7 @@ class Gateway:
         gates = wiring.gates(pools, plan, clock, observer)
         self._news = wiring.engine_news(pools, gates, lambda: self.rooms.plan, questions, clock)
         self._counters = Counters(settings, self._news.watches, questions)
+        self._calibrations = Calibrations(settings, gates, self._news.watches, clock)
         limits = settings.limits
         self.rooms = Rooms(
             plan=plan,
@@ -122,6 +124,7 @@ class Gateway:
     async def __aenter__(self) -> Self:
         try:
             await self._counters.load()
+            await self._calibrations.load()
             public, ops = self._runners
             self.ops_port = await _listen(ops, "ops", self._settings.ops)
             self.port = await _listen(public, "listen", self._settings.listen)
@@ -129,6 +132,9 @@ class Gateway:
             await self._stop()
             raise
         self._tasks = [spawn(watch.run(), name=f"watch {name}") for name, watch in self.rooms.watches.items()]
+        self._tasks += [
+            spawn(each.run(), name=f"calibrate {name}") for name, each in self._calibrations.probing.items()
+        ]
         self._tasks.append(spawn(self._summarise(), name="refusal summaries"))
         keys_file = self._settings.auth.keys_file
         if keys_file is not None:

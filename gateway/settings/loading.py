@@ -19,6 +19,13 @@ def load(path: Path) -> Settings:
     file = str(path)
     for index, engine in enumerate(settings.engines):
         _check_engine_key(file, f"engines[{index}].api_key_env", engine)
+        if isinstance(engine.calibration, Path):
+            _check_exists(
+                file,
+                f"engines[{index}].calibration",
+                engine.calibration,
+                "Write it with `gateway bench calibrate`, or use probe or off",
+            )
     if settings.auth.keys_file is not None:
         _check_exists(file, "auth.keys_file", settings.auth.keys_file, "Create it with `gateway keys new --append`")
     for name, pool in settings.pools.items():

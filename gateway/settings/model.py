@@ -102,7 +102,7 @@ class Timeouts(Strict):
 
 
 class Engine(Strict):
-    """One vLLM server."""
+    """One vLLM server. calibration: how its step model begins: by probes, from a file, or from a default."""
 
     name: Name
     url: EngineUrl
@@ -110,6 +110,7 @@ class Engine(Strict):
     api_key_env: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")] | None = None
     scheduling: Literal["priority", "fcfs", "probe"] = "probe"
     priority_carrier: Literal["header", "body", "auto"] = "auto"
+    calibration: Literal["probe", "off"] | LocalPath = "probe"
     limits: Limits = Limits()
     timeouts: Timeouts = Timeouts()
 

@@ -102,7 +102,8 @@ def settings_text(engines: Mapping[str, str], **sections: Any) -> dict[str, Any]
 
     `engine`: members of every engine's entry; `limits` and others as in the file.
     """
-    engine = {"pool": "chat", "scheduling": "fcfs", "priority_carrier": "header", **sections.pop("engine", {})}
+    quiet = {"scheduling": "fcfs", "calibration": "off"}  # no request of the gateway's own reaches a script
+    engine = {"pool": "chat", **quiet, "priority_carrier": "header", **sections.pop("engine", {})}
     return {
         "listen": {"host": "127.0.0.1", "port": 0},
         "ops": {"host": "127.0.0.1", "port": 0},

@@ -31,6 +31,7 @@ engines:
     pool: chat-eu
     scheduling: probe
     priority_carrier: auto
+    calibration: probe
     limits: {max_num_batched_tokens: 2048, long_prefill_token_threshold: 640, max_num_seqs: 128, kv_tokens: auto}
     timeouts: {connect_s: 5, first_byte_s: 120, idle_s: 60}
 pools:
@@ -288,3 +289,18 @@ def test_every_operators_field_that_can_be_counted_may_be_let_through(folder: Pa
     names = set(OPERATOR_MEMBERS) - {"prompt_embeds"}
     read = load(folder, changed(MINIMAL, ("engine_fields", {"allow": sorted(names)})))
     assert read.engine_fields.allow == names
+
+
+def test_a_calibration_is_a_word_or_a_file_beside_the_configuration(folder: Path) -> None:
+    (folder / "a.yaml").write_text("")
+    for said, read in (("probe", "probe"), ("off", "off"), ("a.yaml", folder / "a.yaml")):
+        engines = load(folder, changed(MINIMAL, ("engines.0.calibration", said))).engines
+        assert engines[0].calibration == read
+    assert load(folder, MINIMAL).engines[0].calibration == "probe"
+
+
+def test_a_calibration_that_is_neither_is_told_with_the_words_and_the_command(folder: Path) -> None:
+    with pytest.raises(ConfigError) as raised:
+        load(folder, changed(MINIMAL, ("engines.0.calibration", "prob")))
+    assert raised.value.key_path == "engines[0].calibration"
+    assert "gateway bench calibrate" in raised.value.fix and "probe or off" in raised.value.fix

@@ -308,3 +308,58 @@ def test_a_table_aligns_text_left_and_numbers_right() -> None:
     assert table(["name", "n", "w"], [["a", 5, 0.5], ["long", 1234, None]]) == (
         "name     n    w\na        5  0.5\nlong  1234    -"
     )
+
+
+def calibrated(folder: Path, **changes: Any) -> None:
+    """A configuration whose engine has a calibration file."""
+
+    def estimate(value: float) -> dict[str, float]:
+        return {"value": value, "low": value, "high": value}
+
+    said = {
+        "version": 1,
+        "model": "my-model",
+        "made_at": "2026-01-01T00:00:00Z",
+        "max_num_batched_tokens": 2048,
+        **{name: estimate(1e-5) for name in ("base_s", "per_token_s", "per_token_context_s", "request_s")},
+        "error": {"median": 0.02, "p95": 0.1},
+        "requests": 40,
+        **changes,
+    }
+    (folder / "a.yaml").write_text(yaml.safe_dump(said))
+    write(folder, {**CONFIG, "engines": [{**CONFIG["engines"][0], "calibration": "a.yaml"}]}, KEYS)
+
+
+def test_a_calibration_of_this_engine_is_checked_without_a_word(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calibrated(folder)
+    assert main(["check"]) == 0
+    assert "calibration" not in capsys.readouterr().out
+
+
+def test_a_calibration_of_another_engine_is_warned_of(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    calibrated(folder, model="other", max_num_batched_tokens=8192)
+    assert main(["check"]) == 0
+    shown = capsys.readouterr().out
+    assert "warning: engine a: its calibration is of the model other; its pool serves my-model." in shown
+    assert "its calibration is of max_num_batched_tokens 8192; its limits state 2048" in shown
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"per_token_s": None}, "per_token_s"),
+        ({"base_ms": 3}, "base_ms: is not a known key"),
+        ({"base_s": {"value": 3.0, "low": 4.0, "high": 5.0}}, "base_s.value: lies outside its interval"),
+        ({"base_s": {"value": 30.0, "low": 30.0, "high": 30.0}}, "base_s.value: is above 10 s"),
+        ({"per_token_s": {"value": 0.0, "low": 0.0, "high": 0.0}}, "per_token_s.value: is 0"),
+        ({"version": 2}, "version"),
+    ],
+)
+def test_a_faulty_calibration_is_an_error_that_names_file_and_key(
+    folder: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, Any], fault: str
+) -> None:
+    calibrated(folder, **changes)
+    assert main(["check"]) == 2
+    assert f"error: a.yaml: {fault}" in capsys.readouterr().err
