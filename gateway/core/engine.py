@@ -23,7 +23,6 @@ from gateway.core.types import EngineLoad, EngineSpec, LengthClass
 
 _RELEASE_CONFIDENCE = 0.95
 _STEPS_IN_FLIGHT = 2
-_BELIEVED_RATIOS = (0.5, 3.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +204,18 @@ class Engine:
         return ticket
 
     def slice_ended(self, ticket: Ticket, now: float, *, computed: bool, cached_tokens: int | None) -> bool:
-        return self.courses.slice_ended(ticket, self.fit.model, now, computed=computed, cached_tokens=cached_tokens)
+        """Take in the end of a slice; True where it was computed on what the cache held. One alone teaches its time."""
+        part = self.courses.part_out(ticket)
+        held = self.courses.slice_ended(ticket, self.fit.model, now, computed=computed, cached_tokens=cached_tokens)
+        if held and part is not None:
+            tokens = part.end_tokens - part.context_tokens
+            self.fit.observe(
+                prompt_tokens=tokens,
+                steps=ceil(tokens / self.limits.step_tokens),
+                seconds=now - part.sent_at,
+                context_tokens=part.context_tokens,
+            )
+        return held
 
     @property
     def has_unserved_shorts(self) -> bool:
@@ -308,9 +318,6 @@ class Engine:
                 self._due.push(self._long_pause, now + pause_s)
 
     def _learn(self, ticket: Ticket, engine_ttft_s: float) -> None:
-        low, high = _BELIEVED_RATIOS
-        if self.fit.model.fitted and not low <= engine_ttft_s / ticket.prefill_s <= high:
-            return
         tokens = ticket.assignment.prompt_tokens
         # vLLM does not apply the threshold to a request that has the engine to itself.
         chunk = self.limits.step_tokens if len(self.ledger) == 1 else self._chunk_tokens

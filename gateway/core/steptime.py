@@ -17,6 +17,8 @@ _FORGETTING = 0.98  # about the last 50 prefills that passed count
 _RIDGE = 1e-4
 _LOADING = 1e-9  # far above what rounding takes from a pivot
 _ANCHOR_WEIGHT = 0.05  # what a probe still counts beside them, for good
+_CACHED_SHARE = 0.5
+"""A prefill that took less than this share of its prediction found its prefix cached, and tells nothing of steps."""
 _BELIEVED_CHANGE = 1.25  # as much as one prefill may differ from what was expected, either way
 _OBSERVED_MIN = 8
 _PROBED_MIN = 3
@@ -26,11 +28,20 @@ _FLOORS = (1e-5 / _SCALES[0], 1e-8 / _SCALES[1], 0.0)
 
 @dataclass(frozen=True, slots=True)
 class PrefillSample:
-    """One prefill that had the engine to itself. seconds: from dispatch to its first token."""
+    """One prefill that had the engine to itself, or a part of one. seconds: from dispatch to its first token.
+
+    prompt_tokens: that were computed. context_tokens: that lay cached before them.
+    """
 
     prompt_tokens: int
     steps: int
     seconds: float
+    context_tokens: int = 0
+
+    @property
+    def attended(self) -> float:
+        """Pairs of tokens that attention went over: n·(c + n/2)."""
+        return self.prompt_tokens * (self.context_tokens + self.prompt_tokens / 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +76,7 @@ class StepModel:
 
 
 class StepFit:
-    """Least squares on relative error: k·a + p/R + q·p²/2 = seconds, from probes, then one passing prefill at a time.
+    """Least squares on relative error: k·a + n/R + q·n·(c + n/2) = seconds, from probes, then from what passes.
 
     What passes is forgotten by and by, probes are not: they keep a small weight, and so decide what traffic of one
     length leaves open. A ridge toward the model before decides what the probes leave open too.
@@ -93,16 +104,18 @@ class StepFit:
         for sample in samples:
             self._anchor.add(sample, _ANCHOR_WEIGHT)
 
-    def observe(self, *, prompt_tokens: int, steps: int, seconds: float) -> None:
-        """Learn from one prefill that had its steps to itself, or nearly so."""
+    def observe(self, *, prompt_tokens: int, steps: int, seconds: float, context_tokens: int = 0) -> None:
+        """Learn from one prefill, or a part on top of its context, that had its steps to itself, or nearly so."""
         if seconds <= 0.0 or prompt_tokens <= 0:
             return
-        sample = PrefillSample(prompt_tokens, steps, seconds)
+        sample = PrefillSample(prompt_tokens, steps, seconds, context_tokens)
         if self.model.fitted:
             # Traffic may have been beside it: one prefill is no proof of a great change, many are.
             expected_s = _prefill_s(self.model, sample)
+            if seconds < _CACHED_SHARE * expected_s:
+                return
             within_s = min(max(seconds, expected_s / _BELIEVED_CHANGE), expected_s * _BELIEVED_CHANGE)
-            sample = PrefillSample(prompt_tokens, steps, within_s)
+            sample = PrefillSample(prompt_tokens, steps, within_s, context_tokens)
         self._passed.fade()
         self._passed.add(sample)
         self._observed += 1
@@ -118,7 +131,7 @@ class _Equations:
         self.right = [0.0] * 3
 
     def add(self, sample: PrefillSample, weight: float = 1.0) -> None:
-        terms = (sample.steps, sample.prompt_tokens, sample.prompt_tokens * sample.prompt_tokens / 2)
+        terms = (sample.steps, sample.prompt_tokens, sample.attended)
         features = [term * scale / sample.seconds for term, scale in zip(terms, _SCALES, strict=True)]
         for row in range(3):
             self.right[row] += weight * features[row]
@@ -137,8 +150,8 @@ class _Equations:
 
 
 def _prefill_s(model: StepModel, sample: PrefillSample) -> float:
-    tokens = sample.prompt_tokens
-    return sample.steps * model.base_s + tokens * model.per_token_s + tokens * tokens / 2 * model.per_token_context_s
+    attention_s = sample.attended * model.per_token_context_s
+    return sample.steps * model.base_s + sample.prompt_tokens * model.per_token_s + attention_s
 
 
 def _model(coefficients: Sequence[float], *, fitted: bool) -> StepModel:
