@@ -29,7 +29,7 @@ from gateway.settings import Settings
 @dataclass(frozen=True, slots=True)
 class EngineReport:
     """One engine as it answered. priority: in words, None where it did not answer; orders_by_priority: None where that
-    is not known. problems: why it cannot serve.
+    is not known. problems: why it cannot serve. context_tokens: the longest of the models that it has.
     """
 
     engine: str
@@ -38,6 +38,7 @@ class EngineReport:
     priority: str | None
     orders_by_priority: bool | None
     problems: tuple[str, ...]
+    context_tokens: int | None = None
 
 
 def ask_engines(settings: Settings) -> list[EngineReport]:
@@ -81,6 +82,7 @@ def _report(watch: EngineWatch, settings: Settings) -> EngineReport:
         priority=_priority(watch) if watch.health.is_up else None,
         orders_by_priority=_orders_by_priority(watch),
         problems=tuple(_problems(watch, settings)),
+        context_tokens=reading.longest_context_tokens(watch.known.cards),
     )
 
 
