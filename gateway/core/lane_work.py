@@ -67,7 +67,6 @@ class LaneWork:
     context_tokens: int
     outputs_max: int
     model: StepModel
-    classes: Sequence[ClassPlan]
 
     @property
     def shortest_prompt_tokens(self) -> int:
@@ -174,7 +173,6 @@ def lane_of(  # noqa: PLR0917 - the facts of one engine
             context_tokens, max(each.output_tokens_max or context_tokens for each in plan.classes.values())
         ),
         model=model,
-        classes=tuple(plan.classes.values()),
     )
 
 
