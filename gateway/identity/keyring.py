@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -42,6 +43,13 @@ class Keyring:
 
     def __len__(self) -> int:
         return len(self._held)
+
+    def tenants(self) -> dict[str, int]:
+        """Count the distinct tenants that may send, by service class, callers without a key included."""
+        identities = [held.identity for held in self._held.values()]
+        if self._anonymous is not None:
+            identities.append(self._anonymous)
+        return Counter(service_class for service_class, _ in {(each.service_class, each.tenant) for each in identities})
 
     def identify(self, authorization: Sequence[str], x_api_key: Sequence[str], now_epoch_s: float) -> Identity:
         """Who is calling, from all values of the two headers; raises Unauthenticated and nothing else."""

@@ -47,6 +47,7 @@ async def test_an_engine_that_answers_is_shown_with_its_version_and_kv_cache(
             "effective, as stated",
             orders_by_priority=True,
             problems=(),
+            context_tokens=12_288,
         )
         assert await check(file) == 0
     shown = capsys.readouterr()
