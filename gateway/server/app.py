@@ -132,7 +132,8 @@ class Gateway:
         self._tasks.append(spawn(self._summarise(), name="refusal summaries"))
         keys_file = self._settings.auth.keys_file
         if keys_file is not None:
-            self._tasks.append(spawn(KeysWatch(keys_file, self._keyring, self._admit_by).run(), name="keys"))
+            watch = KeysWatch(keys_file, self._keyring, self._admit_by, self.rooms.observer.reloaded)
+            self._tasks.append(spawn(watch.run(), name="keys"))
         return self
 
     async def __aexit__(

@@ -13,6 +13,7 @@ from pathlib import Path
 import structlog
 
 from gateway.identity.keyring import Keyring
+from gateway.observe.metrics import Reloaded
 from gateway.strict_yaml import ConfigError
 
 LOOK_EVERY_S = 1.0
@@ -21,12 +22,22 @@ _Stamp = tuple[int, int, int]
 
 
 class KeysWatch:
-    """Watches one file. load: reads it, in a thread; raises ConfigError. put_in_force: takes the new keys."""
+    """Watches one file. load: reads it, in a thread; raises ConfigError. put_in_force: takes the new keys.
 
-    def __init__(self, path: Path, load: Callable[[], Keyring], put_in_force: Callable[[Keyring], None]) -> None:
+    told: what became of each change.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        load: Callable[[], Keyring],
+        put_in_force: Callable[[Keyring], None],
+        told: Callable[[Reloaded], None],
+    ) -> None:
         self._path = path
         self._load = load
         self._put_in_force = put_in_force
+        self._told = told
         self._log = structlog.get_logger().bind()
 
     async def run(self) -> None:
@@ -48,9 +59,11 @@ class KeysWatch:
             self._log.error(
                 "keys_refused", file=error.file, key_path=error.key_path, problem=error.problem, fix=error.fix
             )
+            self._told(Reloaded.REFUSED)
             return
         self._put_in_force(keyring)
         if is_news:
+            self._told(Reloaded.APPLIED)
             self._log.info("keys_in_force", file=str(self._path))
 
 

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from aiohttp import web
 
+from gateway.observe.exposition import CONTENT_TYPE
 from gateway.server.rooms import Rooms
 from gateway.server.state import is_ready, pools_not_ready, state
-
-METRICS_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Ops:
@@ -29,7 +28,7 @@ class Ops:
 
     async def _metrics(self, _request: web.Request) -> web.Response:
         exposition = self._rooms.observer.exposition()
-        return web.Response(body=exposition, headers={"Content-Type": METRICS_CONTENT_TYPE})
+        return web.Response(body=exposition, headers={"Content-Type": CONTENT_TYPE})
 
     async def _healthz(self, _request: web.Request) -> web.Response:
         return web.json_response({"alive": True})

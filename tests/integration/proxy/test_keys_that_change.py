@@ -46,6 +46,7 @@ async def test_a_changed_file_is_in_force_without_a_restart(tmp_path, looking_of
         await asyncio.to_thread((tmp_path / "keys.yaml").write_text, keys_text(NEW_KEY))
         await until_status(gateway, NEW_KEY, 200)
         assert (await gateway.chat(key=INTERACTIVE_KEY)).status == 401
+        assert await gateway.metric("gateway_reloads_total", result="applied") == 1
 
 
 async def test_only_keys_that_changed_are_told_of(tmp_path, looking_often, logged):
@@ -89,6 +90,7 @@ async def test_a_bad_file_is_told_and_the_last_good_one_stays_in_force(
         await asyncio.to_thread(path.unlink if text is None else lambda: path.write_text(text))
         async with asyncio.timeout(WAIT_S_MAX):
             await refused.wait()
+        await gateway.until_metric("gateway_reloads_total", 1, result="refused")
         assert (await gateway.chat()).status == 200
         await asyncio.to_thread(path.write_text, keys_text(NEW_KEY))
         await until_status(gateway, NEW_KEY, 200)
