@@ -1,4 +1,4 @@
-"""The first alert in a real Prometheus that scrapes a real gateway whose engine stalls, and then does not."""
+"""A real Prometheus that scrapes a real gateway: the first alert under a stall, and every query of the dashboard."""
 
 from __future__ import annotations
 
@@ -6,18 +6,22 @@ import asyncio
 import json
 import shutil
 import socket
+import urllib.parse
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from gateway.core.plan import AdmissionKind, SlotBudget
+from gateway.core.plan import AdmissionKind, KvBudget, Slo, SlotBudget
+from gateway.core.types import LengthClass
 from gateway.testing import answers, raw_client
 from gateway.testing.builders import a_class, a_plan, an_admission
-from gateway.testing.harness import running
+from gateway.testing.harness import BATCH_KEY, running
 from gateway.testing.scripted_engine import ScriptedEngine
 
-RULES = Path(__file__).parents[3] / "deploy/prometheus"
+DEPLOY = Path(__file__).parents[3] / "deploy"
+RULES = DEPLOY / "prometheus"
 WAIT_S = 10.0
 UNTIL_S_MAX = 60.0
 
@@ -52,6 +56,11 @@ class Prometheus:
     async def firing(self):
         told = await self.ask("/api/v1/alerts")
         return [alert for alert in (told or {"alerts": []})["alerts"] if alert["state"] == "firing"]
+
+    async def value(self, query):
+        """Return the series that a query finds now."""
+        told = await self.ask(f"/api/v1/query?query={urllib.parse.quote(query)}")
+        return told["result"]
 
     async def until(self, condition):
         """Ask until the condition holds of what fires."""
@@ -121,3 +130,43 @@ async def test_the_oldest_queued_age_fires_under_a_stall_and_resolves_after_it(t
         await watcher.until(lambda alerts: alerts == [])
         targets = await watcher.ask("/api/v1/targets")
         assert [target["health"] for target in targets["activeTargets"]] == ["up"]
+
+
+def dashboard_queries():
+    board = json.loads((DEPLOY / "grafana/gateway.json").read_text())
+    for panel in board["panels"]:
+        for target in panel.get("targets", ()):
+            expr = target["expr"].replace("$__rate_interval", "10s")
+            for variable in ("job", "pool", "service_class"):
+                expr = expr.replace(f"${variable}", ".*")
+            yield expr
+
+
+@pytest.mark.timeout(150)
+async def test_every_query_of_the_dashboard_finds_what_it_asks_for(tmp_path):
+    slo = dict.fromkeys(LengthClass, Slo(ttft_ms=500, stall_ms=1000, e2e_ms=20_000))
+    plan = a_plan(
+        replace(a_class("interactive"), slo=slo),
+        a_class("batch", rank=1, weight=1, requests_max=0),
+        admission=an_admission(kv=KvBudget(), slots=SlotBudget(1)),
+    )
+
+    async def paced(_request, wire):
+        first, *rest = answers.events_of("a", "b", tail=[answers.usage_event(5, 3)])
+        await wire.send(answers.STREAM_HEAD, answers.chunk(first))
+        await asyncio.sleep(0.05)
+        await wire.send(*map(answers.chunk, rest), answers.CHUNKS_END)
+
+    engine = ScriptedEngine(paced)
+    engine.metrics["preemptions"] = 1
+    async with (
+        engine,
+        running(tmp_path, engine, plan=plan) as gateway,
+        prometheus(tmp_path, gateway.ops_port) as watcher,
+    ):
+        await watcher.until(lambda alerts: alerts == [])
+        async with asyncio.timeout(UNTIL_S_MAX):
+            left = list(dashboard_queries())
+            while left:
+                await asyncio.gather(gateway.chat(stream=True), gateway.chat(key=BATCH_KEY, stream=True))
+                left = [query for query in left if not await watcher.value(query)]
