@@ -61,7 +61,7 @@ class Engine:
         self.name = spec.name
         self.fit = StepFit()
         self.ledger = Ledger({})
-        self.up = True
+        self.up = spec.up
         self.retired = False
         self.paused_until: float | None = None
         self._ratios = {length: Quantile() for length in LengthClass}

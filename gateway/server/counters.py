@@ -41,10 +41,10 @@ class PoolTokenizerUnusable(Exception):  # noqa: N818 - a state of the operator'
 
 
 class Counters:
-    """All counters. `by_pool` is filled by `load`."""
+    """All counters. `by_pool` is filled by `load`; after a reload it has those of pools on their way out too."""
 
     def __init__(self, settings: Settings, watches: Mapping[str, EngineWatch], http: EngineHttp) -> None:
-        self._settings = settings
+        self._pools = settings.pools
         self._watches = watches
         self._http = http
         self._local: list[LocalTokenizer] = []
@@ -54,8 +54,38 @@ class Counters:
 
     async def load(self) -> None:
         """Make the counters; files are read off the loop. Raises PoolTokenizerUnusable."""
-        for name, pool in self._settings.pools.items():
+        for name, pool in self._pools.items():
             self.by_pool[name] = await self._make(name, pool)
+
+    async def make_for(self, pools: Mapping[str, Pool]) -> dict[str, TokenCounter]:
+        """Make what these pools lack: a tokenizer stated as before is kept. Raises PoolTokenizerUnusable."""
+        known = {name: pool.tokenizer for name, pool in self._pools.items()}
+        made: dict[str, TokenCounter] = {}
+        try:
+            for name, pool in pools.items():
+                if known.get(name) != pool.tokenizer:
+                    made[name] = await self._make(name, pool)
+        except PoolTokenizerUnusable:
+            for counter in made.values():
+                self.close_one(counter)
+            raise
+        return made
+
+    def put_in_force(self, pools: Mapping[str, Pool], made: Mapping[str, TokenCounter]) -> list[TokenCounter]:
+        """Take the new ones; return those that they replace, to be closed once nobody counts with them."""
+        replaced = [self.by_pool[name] for name in made if name in self.by_pool]
+        self.by_pool.update(made)
+        self._pools = dict(pools)
+        return replaced
+
+    def forget(self, pool: str) -> None:
+        """Drop the counter of a pool that is gone."""
+        self.close_one(self.by_pool.pop(pool))
+
+    def close_one(self, counter: TokenCounter) -> None:
+        if isinstance(counter, LocalTokenizer):
+            counter.close()
+            self._local.remove(counter)
 
     def close(self) -> None:
         for counter in self._local:

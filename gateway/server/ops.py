@@ -1,6 +1,6 @@
 """The ops port: metrics, health, readiness, state. Never on the public port.
 
-Owns its routes. Nothing here waits for anything: a scrape under full overload is answered like any other.
+Owns its routes. No GET waits for anything: a scrape under full overload is answered like any other.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from aiohttp import web
 
 from gateway.observe.exposition import CONTENT_TYPE
+from gateway.server.ops_acts import OpsActs
 from gateway.server.rooms import Rooms
 from gateway.server.state import is_ready, pools_not_ready, state
 
@@ -15,8 +16,9 @@ from gateway.server.state import is_ready, pools_not_ready, state
 class Ops:
     """The ops port's handlers."""
 
-    def __init__(self, rooms: Rooms) -> None:
+    def __init__(self, rooms: Rooms, acts: OpsActs) -> None:
         self._rooms = rooms
+        self._acts = acts
 
     def application(self) -> web.Application:
         application = web.Application()
@@ -24,6 +26,7 @@ class Ops:
         application.router.add_get("/healthz", self._healthz)
         application.router.add_get("/readyz", self._readyz)
         application.router.add_get("/api/state", self._state)
+        self._acts.add_to(application.router)
         return application
 
     async def _metrics(self, _request: web.Request) -> web.Response:

@@ -37,7 +37,7 @@ def pools_not_ready(rooms: Rooms) -> list[str]:
 
 def is_ready(rooms: Rooms) -> bool:
     """Whether requests are served for some pool: one that has lost its engines does not take the others along."""
-    return rooms.ending.is_serving and len(pools_not_ready(rooms)) < len(rooms.gates)
+    return rooms.ending.is_serving and len(pools_not_ready(rooms)) < len(list(rooms.pools))
 
 
 def state(rooms: Rooms) -> dict[str, Any]:

@@ -102,7 +102,7 @@ async def test_a_bad_file_is_told_and_the_last_good_one_stays_in_force(
     assert line["fix"]
 
 
-async def test_sighup_is_answered_in_the_log_and_ends_nothing(tmp_path):
+async def test_sighup_reloads_and_ends_nothing(tmp_path):
     async with ScriptedEngine(answers.completion()) as engine:
         value = settings_text({"a": engine.url}, policy="passthrough", drain={"settle_s": 0, "deadline_s": 5})
         path = await asyncio.to_thread(write_configuration, tmp_path, value)
@@ -115,7 +115,7 @@ async def test_sighup_is_answered_in_the_log_and_ends_nothing(tmp_path):
                     pass
                 port = line["port"]
                 child.send_signal(signal.SIGHUP)
-                while json.loads(await child.stdout.readline())["event"] != "reload_not_supported":
+                while json.loads(await child.stdout.readline())["event"] != "reload_applied":
                     pass
                 while (await raw_client.request(port, CHAT, a_chat(), key=INTERACTIVE_KEY)).status != 200:  # noqa: ASYNC110 - another process
                     await asyncio.sleep(0.01)

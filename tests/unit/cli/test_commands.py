@@ -308,3 +308,19 @@ def test_a_table_aligns_text_left_and_numbers_right() -> None:
     assert table(["name", "n", "w"], [["a", 5, 0.5], ["long", 1234, None]]) == (
         "name     n    w\na        5  0.5\nlong  1234    -"
     )
+
+
+def test_policies_diff_shows_each_value_that_differs_and_nothing_else(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = source.text("short-first")
+    (folder / "mine.yaml").write_text(f"# other words\n{text.replace('long_prefills_max: 1', 'long_prefills_max: 3')}")
+    assert main(["policies", "diff", "short-first", "./mine.yaml"]) == 0
+    header, row = capsys.readouterr().out.splitlines()
+    assert header.split() == ["value", "short-first", "./mine.yaml"]
+    assert row.split() == ["admission.long_prefills_max", "1", "3"]
+    assert main(["policies", "diff", "short-first", "short-first"]) == 0
+    assert capsys.readouterr().out == "They do not differ.\n"
+    assert main(["policies", "diff", "short-first", "bounded-fifo"]) == 0
+    assert "none" in capsys.readouterr().out
+    assert main(["policies", "diff", "short-first", "nothing-like-it"]) == 2
