@@ -41,6 +41,10 @@ class Count:
         self._head = f"{name}{_braced(labels)}"
         self._value = 0
 
+    @property
+    def value(self) -> int:
+        return self._value
+
     def inc(self, by: int = 1) -> None:
         self._value += by
 
@@ -98,6 +102,10 @@ class Family(Generic[S]):
             text = label_text(self._labels, labels)
             series = self._used[labels] = self._make(self._name, text, self._bounds)
         return series
+
+    def series(self) -> Iterator[tuple[tuple[str, ...], S]]:
+        """Yield the label values of each series in use, and the series."""
+        yield from self._used.items()
 
     def texts(self) -> Iterator[str]:
         yield self._opening

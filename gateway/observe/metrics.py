@@ -68,6 +68,14 @@ class Observer:
                     for objective, met in product(stated(slo), (True, False)):
                         self.families.slo.at(name, length.value, pool, objective.value, _WORD[met])
 
+    def totals(self) -> dict[str, dict[str, int]]:
+        """Return how many requests ended so far by outcome, and how many answers were refusals by reason."""
+        found: dict[str, dict[str, int]] = {"outcomes": {outcome.value: 0 for outcome in Outcome}, "refusals": {}}
+        for kind, family in (("outcomes", self.families.requests), ("refusals", self.families.refusals)):
+            for labels, series in family.series():
+                found[kind][labels[-1]] = found[kind].get(labels[-1], 0) + series.value
+        return found
+
     def exposition(self) -> bytes:
         """Write all metrics in the Prometheus text format, as they are at this instant."""
         scraped = () if self._gauges is None else self._gauges.collect()

@@ -50,6 +50,7 @@ def state(rooms: Rooms) -> dict[str, Any]:
         "ready": is_ready(rooms),
         "serving": len(rooms.ending),
         "policy": {"name": rooms.plan.name, "sha256": rooms.plan.sha256},
+        "totals": rooms.observer.totals(),
         "pools": {name: _pool(rooms, gate.snapshot(), now) for name, gate in rooms.gates.items()},
     }
 

@@ -53,7 +53,7 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
 
 
-COMMANDS = [["serve"], ["check"], ["keys", "new"], ["policies"], []]
+COMMANDS = [["serve"], ["check"], ["status"], ["keys", "new"], ["policies"], []]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
