@@ -62,6 +62,12 @@ def load(options: argparse.Namespace) -> Configuration:
     return Configuration(path, settings, plan, keys)
 
 
+def policy_files(options: argparse.Namespace, read: Configuration) -> tuple[Path, ...]:
+    """Return the file of the policy, where it is one of the user's own."""
+    named: str = options.policy or read.settings.policy
+    return (Path(named),) if means_a_file(named) else ()
+
+
 def unusable_tokenizer(path: Path, pool: str, error: TokenizerUnusable) -> ConfigError:
     """Name the setting that led to a tokenizer that cannot count. path: of gateway.yaml."""
     return ConfigError(str(path), f"pools.{pool}.tokenizer.path", f"{error.path}: {error.problem}", error.fix)

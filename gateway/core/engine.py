@@ -76,7 +76,7 @@ class Engine:
         self.courses = Courses()
         self._hold_end = HoldEnd(spec.name)
         self.ledger = Ledger({})
-        self.up = True
+        self.up = spec.up
         self.retired = False
         self.paused_until: float | None = None
         self._ratios = {length: Quantile() for length in LengthClass}

@@ -26,8 +26,8 @@ class WatchedCounter:
     """
 
     def __init__(self, local: TokenCounter, engine: TokenCounter, drifted: Callable[[float], None]) -> None:
-        self._local = local
-        self._engine = engine
+        self.local = local
+        self.engine = engine
         self._drifted = drifted
         self._errors: deque[float] = deque(maxlen=ANSWERS_MAX)
         self.has_drifted = False
@@ -55,4 +55,4 @@ class WatchedCounter:
 
     @property
     def _counter(self) -> TokenCounter:
-        return self._engine if self.has_drifted else self._local
+        return self.engine if self.has_drifted else self.local

@@ -6,10 +6,10 @@ engine's. Labels come from the configuration and from the tokenizer's files.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from gateway.observe.exposition import Scraped
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,31 +28,20 @@ class CountingReading:
     has_drifted: bool = False
 
 
-class CountingGauges:
-    """A prometheus_client collector. readings: by pool; cheap and never waiting."""
-
-    def __init__(self, readings: Callable[[], Mapping[str, CountingReading]]) -> None:
-        self._readings = readings
-
-    def describe(self) -> list[Metric]:
-        """Say nothing of the names in advance: a collector that is asked would have to be scraped before it can."""
-        return []
-
-    def collect(self) -> Iterator[Metric]:
-        labels = ("pool", "method", "library", "sha256")
-        info = GaugeMetricFamily("gateway_tokenizer_info", "What counts a pool's prompts.", labels=labels)
-        jobs = GaugeMetricFamily("gateway_counting_requests", "Being counted or waiting for it.", labels=("pool",))
-        size = GaugeMetricFamily("gateway_counting_bytes", "Body bytes of these.", labels=("pool",))
-        refused = CounterMetricFamily(
-            "gateway_counting_refused", "Not counted for want of room or time.", labels=("pool",)
-        )
-        drifted = GaugeMetricFamily(
-            "gateway_token_count_drifted", "1 where local files gave way to the engine's count.", labels=("pool",)
-        )
-        for pool, reading in self._readings().items():
-            info.add_metric((pool, reading.method, reading.library, reading.sha256), 1)
-            jobs.add_metric((pool,), reading.jobs)
-            size.add_metric((pool,), reading.job_bytes)
-            refused.add_metric((pool,), reading.refused)
-            drifted.add_metric((pool,), reading.has_drifted)
-        yield from (info, jobs, size, refused, drifted)
+def counting_families(readings: Mapping[str, CountingReading]) -> Iterator[Scraped]:
+    """Write what each pool's counter is and does. readings: by pool."""
+    labels = ("pool", "method", "library", "sha256")
+    info = Scraped("gateway_tokenizer_info", "What counts a pool's prompts.", labels)
+    jobs = Scraped("gateway_counting_requests", "Being counted or waiting for it.", ("pool",))
+    size = Scraped("gateway_counting_bytes", "Body bytes of these.", ("pool",))
+    refused = Scraped(
+        "gateway_counting_refused_total", "Not counted for want of room or time.", ("pool",), kind="counter"
+    )
+    drifted = Scraped("gateway_token_count_drifted", "1 where local files gave way to the engine's count.", ("pool",))
+    for pool, reading in readings.items():
+        info.add((pool, reading.method, reading.library, reading.sha256), 1)
+        jobs.add((pool,), reading.jobs)
+        size.add((pool,), reading.job_bytes)
+        refused.add((pool,), reading.refused)
+        drifted.add((pool,), reading.has_drifted)
+    yield from (info, jobs, size, refused, drifted)

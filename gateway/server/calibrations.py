@@ -6,48 +6,46 @@ Owns the making of the probes and the reading of the files, and the way of both 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from gateway.core.steptime import PrefillSample, StepFit, StepModel
 from gateway.engines import calibration_file
 from gateway.engines.calibration import Calibration
 from gateway.engines.watch import EngineWatch
-from gateway.server.clock import LoopClock
 from gateway.server.gate import Gate
+from gateway.server.rooms import Rooms
 from gateway.settings import Engine, Settings
 
 _LOOKS_MAX, _LOOK_INTERVAL_S = 6, 0.5
 
 
 class Calibrations:
-    """probing: the engines that are probed, by name; whoever has them runs them."""
+    """The calibration of every engine in force. settings: those in force."""
 
-    def __init__(
-        self, settings: Settings, gates: Mapping[str, Gate], watches: Mapping[str, EngineWatch], clock: LoopClock
-    ) -> None:
-        self._files = {
-            engine.name: engine.calibration for engine in settings.engines if isinstance(engine.calibration, Path)
-        }
-        self._gates = gates
-        self._watches = watches
-        self.probing = {
-            engine.name: Calibration(
-                watches[engine.name],
-                _is_free(gates[engine.pool], engine.name),
-                _learning(gates[engine.pool], engine.name),
-                clock.now,
-            )
-            for engine in settings.engines
-            if engine.calibration == "probe"
-        }
+    def __init__(self, settings: Callable[[], Settings], rooms: Rooms) -> None:
+        self._settings = settings
+        self._rooms = rooms
 
     async def load(self) -> None:
-        """Read the files, off the loop, and give admission what they say. Raises ConfigError."""
-        for name, path in self._files.items():
-            said = await asyncio.to_thread(calibration_file.load, path)
-            target = self._watches[name].target
-            self._gates[target.pool].calibrated(name, said.samples(target.limits))
+        """Read every file at the start: a fault of one is told before anything is served. Raises ConfigError."""
+        for engine in self._settings().engines:
+            if isinstance(engine.calibration, Path):
+                await self._take(engine.name, engine.calibration)
+
+    async def keep(self, watch: EngineWatch) -> None:
+        """Calibrate one engine as its configuration says, until cancelled or done."""
+        name, gate = watch.target.name, self._rooms.gates[watch.target.pool]
+        (how,) = (engine.calibration for engine in self._settings().engines if engine.name == name)
+        if isinstance(how, Path) and not gate.step_models()[name].fitted:
+            await self._take(name, how)
+        elif how == "probe":
+            await Calibration(watch, _is_free(gate, name), _learning(gate, name), self._rooms.clock.now).run()
+
+    async def _take(self, engine: str, path: Path) -> None:
+        said = await asyncio.to_thread(calibration_file.load, path)
+        target = self._rooms.watches[engine].target
+        self._rooms.gates[target.pool].calibrated(engine, said.samples(target.limits))
 
 
 async def step_model_of(engine: Engine, watch: EngineWatch, now: Callable[[], float]) -> StepModel | None:

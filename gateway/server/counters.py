@@ -9,6 +9,7 @@ import asyncio
 import itertools
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, assert_never
 
@@ -45,43 +46,57 @@ class PoolTokenizerUnusable(Exception):  # noqa: N818 - a state of the operator'
 
 
 class Counters:
-    """All counters. `by_pool` is filled by `load`."""
+    """All counters. `by_pool` is filled by `load`; after a reload it has those of pools on their way out too."""
 
     def __init__(self, settings: Settings, watches: Mapping[str, EngineWatch], http: EngineHttp) -> None:
-        self._settings = settings
+        self._pools = settings.pools
         self._watches = watches
         self._http = http
-        self._local: dict[str, LocalTokenizer] = {}
-        self._engine: dict[str, EngineTokenizer] = {}
         self._turns = itertools.count()
         self._status_told: dict[str, int] = {}
         self.by_pool: dict[str, TokenCounter] = {}
 
     async def load(self) -> None:
         """Make the counters; files are read off the loop. Raises PoolTokenizerUnusable."""
-        for name, pool in self._settings.pools.items():
+        for name, pool in self._pools.items():
             self.by_pool[name] = await self._make(name, pool)
 
+    async def make_for(self, pools: Mapping[str, Pool]) -> dict[str, TokenCounter]:
+        """Make what these pools lack: a tokenizer stated as before is kept. Raises PoolTokenizerUnusable."""
+        known = {name: pool.tokenizer for name, pool in self._pools.items()}
+        made: dict[str, TokenCounter] = {}
+        try:
+            for name, pool in pools.items():
+                if known.get(name) != pool.tokenizer:
+                    made[name] = await self._make(name, pool)
+        except PoolTokenizerUnusable:
+            for counter in made.values():
+                self.close_one(counter)
+            raise
+        return made
+
+    def put_in_force(self, pools: Mapping[str, Pool], made: Mapping[str, TokenCounter]) -> list[TokenCounter]:
+        """Take the new ones; return those that they replace, to be closed once nobody counts with them."""
+        replaced = [self.by_pool[name] for name in made if name in self.by_pool]
+        self.by_pool.update(made)
+        self._pools = dict(pools)
+        return replaced
+
+    def forget(self, pool: str) -> None:
+        """Drop the counter of a pool that is gone."""
+        self.close_one(self.by_pool.pop(pool))
+
+    def close_one(self, counter: TokenCounter) -> None:
+        if isinstance(counter, WatchedCounter) and isinstance(counter.local, LocalTokenizer):
+            counter.local.close()
+
     def close(self) -> None:
-        for counter in self._local.values():
-            counter.close()
+        for counter in self.by_pool.values():
+            self.close_one(counter)
 
     def readings(self) -> Mapping[str, CountingReading]:
         """How each pool is counted at this instant."""
-        return {name: self._reading(name, counter) for name, counter in self.by_pool.items()}
-
-    def _reading(self, name: str, counter: TokenCounter) -> CountingReading:
-        local, engine = self._local.get(name), self._engine.get(name)
-        threads = None if local is None else local.threads
-        return CountingReading(
-            method=counter.method.value,
-            library="" if local is None else local.encoder,
-            sha256="" if local is None else local.fingerprint,
-            jobs=(threads.jobs if threads else 0) + (engine.calls if engine else 0),
-            job_bytes=(threads.job_bytes if threads else 0) + (engine.call_bytes if engine else 0),
-            refused=(threads.refused if threads else 0) + (engine.refused if engine else 0),
-            has_drifted=isinstance(counter, WatchedCounter) and counter.has_drifted,
-        )
+        return {name: _reading(counter) for name, counter in self.by_pool.items()}
 
     async def _make(self, name: str, pool: Pool) -> TokenCounter:
         match pool.tokenizer:
@@ -90,21 +105,16 @@ class Counters:
                     local = await asyncio.to_thread(LocalTokenizer.load, path, revision)
                 except TokenizerUnusable as error:
                     raise PoolTokenizerUnusable(name, error) from error
-                self._local[name] = local
                 structlog.get_logger().info(
                     "tokenizer", pool=name, library=local.encoder, revision=revision, sha256=local.fingerprint
                 )
-                return WatchedCounter(local, self._asking_tokenizer(name), partial(_tell_drift, name))
+                return WatchedCounter(local, EngineTokenizer(self._asking(name)), partial(_tell_drift, name))
             case EngineTokenizerSettings():
-                return self._asking_tokenizer(name)
+                return EngineTokenizer(self._asking(name))
             case EstimateTokenizer():
                 return ByteEstimate()
             case _:
                 assert_never(pool.tokenizer)
-
-    def _asking_tokenizer(self, pool: str) -> EngineTokenizer:
-        self._engine[pool] = EngineTokenizer(self._asking(pool))
-        return self._engine[pool]
 
     def _asking(self, pool: str) -> PostJson:
         async def ask(path: str, question: dict[str, Any]) -> dict[str, Any]:
@@ -157,6 +167,30 @@ def _tell_drift(pool: str, mean_error: float) -> None:
         problem="the local tokenizer's files are not what the engine serves: from now on the engine counts; copy its "
         "files again and restart",
     )
+
+
+def _reading(counter: TokenCounter) -> CountingReading:
+    local = counter.local if isinstance(counter, WatchedCounter) else None
+    engine = counter.engine if isinstance(counter, WatchedCounter) else counter
+    reading = CountingReading(counter.method.value)
+    if isinstance(local, LocalTokenizer):
+        reading = replace(
+            reading,
+            library=local.encoder,
+            sha256=local.fingerprint,
+            jobs=local.threads.jobs,
+            job_bytes=local.threads.job_bytes,
+            refused=local.threads.refused,
+            has_drifted=isinstance(counter, WatchedCounter) and counter.has_drifted,
+        )
+    if isinstance(engine, EngineTokenizer):
+        reading = replace(
+            reading,
+            jobs=reading.jobs + engine.calls,
+            job_bytes=reading.job_bytes + engine.call_bytes,
+            refused=reading.refused + engine.refused,
+        )
+    return reading
 
 
 def _no_count() -> Refusal:

@@ -169,6 +169,17 @@ class Gate:
     def step_models(self) -> Mapping[str, StepModel]:
         return self._admission.step_models()
 
+    def undrain(self) -> None:
+        now = self._clock.now()
+        self._settle(self._admission.undrain(now), now)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody waits or runs here."""
+        snapshot = self.snapshot()
+        waiting = any(line.requests for line in snapshot.lines.values())
+        return not waiting and not any(sum(engine.running.values()) for engine in snapshot.engines.values())
+
     def snapshot(self) -> Snapshot:
         return self._admission.snapshot()
 

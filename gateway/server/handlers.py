@@ -17,7 +17,7 @@ from gateway.core.plan import LongPrefillMode, Plan
 from gateway.core.ticket import Assignment
 from gateway.core.types import Identity, LengthClass, Outcome, Reason, Refusal, Shape
 from gateway.counting.counter import CountingOverloaded, Uncountable, shape_of
-from gateway.engines.pool import Pool
+from gateway.engines.pool import Pool, Pools
 from gateway.identity.keyring import Unauthenticated
 from gateway.observe.exchange import Exchange
 from gateway.observe.logs import safe_caller_id
@@ -180,9 +180,10 @@ class Handlers:
         wait_s_wish = intake.wait_s_wish(visit.request)
         body = await intake.read_body(visit.request, visit.client, rooms.intake, held)
         draft = await of_body(len(body), requests.read, route, body)
-        pool = self._pool(draft.model, identity)
+        pools = rooms.pools  # those that the model is looked up in; a reload in between replaces the whole
+        pool = self._pool(pools, draft.model, identity)
         call = await of_body(len(body), requests.judge, draft, plan.request, rooms.allowed_engine_fields)
-        context_tokens = rooms.pools.context_tokens(call.model)
+        context_tokens = pools.context_tokens(call.model)
         shape = await self._measure(exchange, pool, call, context_tokens)
         rooms.observer.measured(exchange, plan.length_class(shape.longest_prompt_tokens), pool.name)
         prompt, is_divisible = await self._divisible(plan, pool, call, shape)
@@ -210,8 +211,8 @@ class Handlers:
         authorization, x_api_key = headers.getall("Authorization", []), headers.getall("x-api-key", [])
         return self._rooms.keyring.identify(authorization, x_api_key, self._rooms.clock.now())
 
-    def _pool(self, model: str, identity: Identity) -> Pool:
-        pool = self._rooms.pools.of_model(model)
+    def _pool(self, pools: Pools, model: str, identity: Identity) -> Pool:
+        pool = pools.of_model(model)
         if pool is None:
             raise Refusing(models.unknown_model(model))
         if identity.models is not None and model not in identity.models:

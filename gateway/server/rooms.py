@@ -24,14 +24,17 @@ from gateway.server.upstream import Upstream
 
 @dataclass(slots=True)
 class Rooms:
-    """gates and counters are by pool, watches by engine."""
+    """gates and counters are by pool, watches by engine.
+
+    A pool or an engine that left the configuration stays here until its last request has ended.
+    """
 
     plan: Plan
     keyring: Keyring
     pools: Pools
     counters: Mapping[str, TokenCounter]
-    gates: Mapping[str, Gate]
-    watches: Mapping[str, EngineWatch]
+    gates: dict[str, Gate]
+    watches: dict[str, EngineWatch]
     upstream: Upstream
     observer: Observer
     clock: LoopClock

@@ -41,7 +41,7 @@ def pools_not_ready(rooms: Rooms) -> list[str]:
 
 def is_ready(rooms: Rooms) -> bool:
     """Whether requests are served for some pool: one that has lost its engines does not take the others along."""
-    return rooms.ending.is_serving and len(pools_not_ready(rooms)) < len(rooms.gates)
+    return rooms.ending.is_serving and len(pools_not_ready(rooms)) < len(list(rooms.pools))
 
 
 def state(rooms: Rooms) -> dict[str, Any]:
@@ -54,6 +54,7 @@ def state(rooms: Rooms) -> dict[str, Any]:
         "ready": is_ready(rooms),
         "serving": len(rooms.ending),
         "policy": {"name": rooms.plan.name, "sha256": rooms.plan.sha256},
+        "totals": rooms.observer.totals(),
         "pools": {name: _pool(rooms, gate.snapshot(), now) for name, gate in rooms.gates.items()},
     }
 

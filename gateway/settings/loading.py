@@ -28,6 +28,8 @@ def load(path: Path) -> Settings:
             )
     if settings.auth.keys_file is not None:
         _check_exists(file, "auth.keys_file", settings.auth.keys_file, "Create it with `gateway keys new --append`")
+    if settings.ops.token_file is not None:
+        _check_exists(file, "ops.token_file", settings.ops.token_file, "Write a long random word there")
     for name, pool in settings.pools.items():
         if isinstance(pool.tokenizer, LocalTokenizer):
             where = f"pools.{name}.tokenizer.path"

@@ -38,11 +38,14 @@ class Listen(Strict):
 
 
 class Ops(Strict):
-    """Where metrics, health and status are served; meant for loopback or a private network."""
+    """Where metrics, health and status are served; meant for loopback or a private network.
+
+    token_file: holds the bearer token that POST routes want; without it they are off beyond loopback.
+    """
 
     host: str = Field(default="127.0.0.1", min_length=1)
     port: Port = 9090
-    token_file: NotSupported = None
+    token_file: LocalPath | None = None
 
     @property
     def is_loopback(self) -> bool:

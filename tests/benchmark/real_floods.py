@@ -29,8 +29,8 @@ import aiohttp
 SHORT_TOKENS, LONG_TOKENS, OUTPUT_TOKENS = 512, 8_000, 16
 LONGS_WAITING = 3
 PROBE_S, PROBE_WIDTH = 8.0, 32
-_OLDEST = re.compile(rb'^gateway_queue_oldest_age_seconds\{(.*?)\} (\S+)', re.MULTILINE)
-_LIMIT = re.compile(rb'^gateway_queue_wait_limit_seconds\{(.*?)\} (\S+)', re.MULTILINE)
+_OLDEST = re.compile(rb"^gateway_queue_oldest_age_seconds\{(.*?)\} (\S+)", re.MULTILINE)
+_LIMIT = re.compile(rb"^gateway_queue_wait_limit_seconds\{(.*?)\} (\S+)", re.MULTILINE)
 
 
 @dataclass(slots=True)
@@ -121,11 +121,11 @@ async def short_flood(shorts: Caller, longs: Caller, per_s: float, seconds: floa
             await longs.send(LONG_TOKENS)
             firsts.append(perf_counter())
 
-    waiting = [asyncio.ensure_future(keep_waiting()) for _ in range(LONGS_WAITING)]
+    waiting = asyncio.gather(*(keep_waiting() for _ in range(LONGS_WAITING)))
     await at_rate(per_s, seconds, lambda: shorts.send(SHORT_TOKENS))
     over.set()
     until = perf_counter()
-    await asyncio.gather(*waiting)
+    await waiting
     inside = [at for at in firsts if at <= until]
     return (len(inside) - 1) * LONG_TOKENS / (inside[-1] - inside[0]) if len(inside) > 1 else 0.0
 
@@ -160,10 +160,12 @@ async def run(asked: argparse.Namespace) -> None:
         per_s = await capacity(caller(asked.short_key))
         async with session.get(f"{asked.ops}/api/state") as answer:
             promise = promised(json.loads(await answer.read()))
-        print(f"capacity {per_s:.1f} shorts/s; promised: {json.dumps({k: promise[k] for k in ('short_entry', 'long_rate')})}")
+        print(
+            f"capacity {per_s:.1f} shorts/s; promised: {json.dumps({k: promise[k] for k in ('short_entry', 'long_rate')})}"
+        )
 
         ages, shorts, longs = Ages(session, asked.ops), caller(asked.short_key), caller(asked.long_key)
-        watch = asyncio.ensure_future(ages.watch())
+        watch = asyncio.gather(ages.watch())
         tokens_per_s = await short_flood(shorts, longs, 1.5 * per_s, asked.seconds)
         print(f"flood of shorts at {1.5 * per_s:.1f}/s for {asked.seconds} s: longs {tokens_per_s:,.0f} tokens/s")
         show("shorts", shorts.told)

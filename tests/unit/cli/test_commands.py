@@ -53,7 +53,7 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
 
 
-COMMANDS = [["serve"], ["check"], ["keys", "new"], ["policies"], []]
+COMMANDS = [["serve"], ["check"], ["status"], ["keys", "new"], ["policies"], []]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -376,3 +376,19 @@ def test_a_faulty_calibration_is_an_error_that_names_file_and_key(
     calibrated(folder, **changes)
     assert main(["check"]) == 2
     assert f"error: a.yaml: {fault}" in capsys.readouterr().err
+
+
+def test_policies_diff_shows_each_value_that_differs_and_nothing_else(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = source.text("short-first")
+    (folder / "mine.yaml").write_text(f"# other words\n{text.replace('long_prefills_max: 1', 'long_prefills_max: 3')}")
+    assert main(["policies", "diff", "short-first", "./mine.yaml"]) == 0
+    header, row = capsys.readouterr().out.splitlines()
+    assert header.split() == ["value", "short-first", "./mine.yaml"]
+    assert row.split() == ["admission.long_prefills_max", "1", "3"]
+    assert main(["policies", "diff", "short-first", "short-first"]) == 0
+    assert capsys.readouterr().out == "They do not differ.\n"
+    assert main(["policies", "diff", "short-first", "bounded-fifo"]) == 0
+    assert "none" in capsys.readouterr().out
+    assert main(["policies", "diff", "short-first", "nothing-like-it"]) == 2
