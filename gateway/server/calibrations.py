@@ -21,11 +21,12 @@ _LOOKS_MAX, _LOOK_INTERVAL_S = 6, 0.5
 
 
 class Calibrations:
-    """The calibration of every engine in force. settings: those in force."""
+    """The calibration of every engine in force. settings: those in force. probing: the probes of engines, by name."""
 
     def __init__(self, settings: Callable[[], Settings], rooms: Rooms) -> None:
         self._settings = settings
         self._rooms = rooms
+        self.probing: dict[str, Calibration] = {}
 
     async def load(self) -> None:
         """Read every file at the start: a fault of one is told before anything is served. Raises ConfigError."""
@@ -40,7 +41,10 @@ class Calibrations:
         if isinstance(how, Path) and not gate.step_models()[name].fitted:
             await self._take(name, how)
         elif how == "probe":
-            await Calibration(watch, _is_free(gate, name), _learning(gate, name), self._rooms.clock.now).run()
+            learned = _learning(gate, name)
+            calibration = Calibration(watch, _is_free(gate, name), learned, self._rooms.clock.now)
+            self.probing[name] = calibration
+            await calibration.run()
 
     async def _take(self, engine: str, path: Path) -> None:
         said = await asyncio.to_thread(calibration_file.load, path)
