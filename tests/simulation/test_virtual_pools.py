@@ -32,9 +32,9 @@ from scenarios import (
     shorts_only,
     step_bound_s,
 )
-from virtual_engine import EngineFlags, VirtualEngine
 from virtual_pool import START, Caller, Fate, VirtualPool
 
+from bench.simulation.steps import EngineFlags
 from gateway.core.plan import EarlyRejection
 from gateway.core.steptime import StepModel
 from gateway.core.types import LengthClass, Outcome, Reason
