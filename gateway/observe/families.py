@@ -62,6 +62,9 @@ class Families:
         self.connections_refused = self._counter(
             "gateway_connections_refused", "Connections beyond limits.connections_max, closed at once.", ()
         )
+        self.signing_key_fetches = self._counter(
+            "gateway_signing_key_fetches", "Fetches of the token issuer's key set.", ("result",)
+        )
         self.resends = self._counter(
             "gateway_engine_resends", "Requests sent again: a kept connection was closed unread.", ("engine",)
         )

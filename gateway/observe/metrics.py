@@ -158,6 +158,10 @@ class Observer:
         """Count one answer on the public port; `route` is None for what is not on the allow-list."""
         self.families.http.at(route or "other", str(status)).inc()
 
+    def signing_keys_fetched(self, result: str) -> None:
+        """Count one fetch of the token issuer's keys; `result` is from a closed set."""
+        self.families.signing_key_fetches.at(result).inc()
+
     # ── inside ──
 
     def _known(self, identity: Identity | None) -> str:

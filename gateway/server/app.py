@@ -40,6 +40,7 @@ from gateway.server.ops import Ops as OpsPort
 from gateway.server.questions import Questions
 from gateway.server.rooms import Rooms
 from gateway.server.tasks import spawn
+from gateway.server.token_keys import TokenKeys
 from gateway.server.upstream import Upstream
 from gateway.settings import Listen, Ops, Settings
 
@@ -80,10 +81,12 @@ class Gateway:
         self._news = wiring.engine_news(pools, gates, lambda: self.rooms.plan, questions, clock)
         self._counters = Counters(settings, self._news.watches, questions)
         self._calibrations = Calibrations(settings, gates, self._news.watches, clock)
-        limits = settings.limits
+        jwt, limits = settings.auth.jwt, settings.limits
+        self._token_keys = None if jwt is None else TokenKeys(jwt, clock, observer)
         self.rooms = Rooms(
             plan=plan,
             keyring=keyring,
+            tokens=None if self._token_keys is None else self._token_keys.tokens,
             pools=pools,
             counters=self._counters.by_pool,
             gates=gates,
@@ -124,6 +127,8 @@ class Gateway:
     async def __aenter__(self) -> Self:
         try:
             await self._counters.load()
+            if self._token_keys is not None:
+                await self._token_keys.load()
             await self._calibrations.load()
             public, ops = self._runners
             self.ops_port = await _listen(ops, "ops", self._settings.ops)
@@ -139,6 +144,8 @@ class Gateway:
         keys_file = self._settings.auth.keys_file
         if keys_file is not None:
             self._tasks.append(spawn(KeysWatch(keys_file, self._keyring, self._admit_by).run(), name="keys"))
+        if self._token_keys is not None:
+            self._tasks.append(spawn(self._token_keys.run(), name="signing keys"))
         return self
 
     async def __aexit__(
