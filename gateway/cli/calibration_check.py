@@ -8,8 +8,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from gateway.core.steptime import StepFit, StepModel
+from gateway.core.types import EngineLimits
 from gateway.engines import calibration_file
-from gateway.settings import Settings
+from gateway.settings import Engine, Settings
+
+
+def step_model(engine: Engine, limits: EngineLimits) -> StepModel | None:
+    """Return what the engine's calibration file says of its steps, or None where it has none."""
+    if not isinstance(engine.calibration, Path):
+        return None
+    fit = StepFit()
+    fit.calibrate(calibration_file.load(engine.calibration).samples(limits))
+    return fit.model
 
 
 def differences(settings: Settings, versions: Mapping[str, str | None]) -> Iterator[str]:

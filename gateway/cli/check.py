@@ -13,10 +13,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gateway.cli import calibration_check, configuration, plan_tables
+from gateway.cli import calibration_check, configuration, guarantee_tables, plan_tables
 from gateway.cli.configuration import Configuration
+from gateway.core.guarantee import Guarantee, guarantee
+from gateway.core.steptime import StepModel
+from gateway.core.types import EngineLimits, Identity
+from gateway.identity.keyring import Keyring, tenants
 from gateway.policy.fit import findings
-from gateway.settings import Listen, Ops
+from gateway.settings import Engine, Listen, Ops
 from gateway.settings import LocalTokenizer as LocalTokenizerSettings
 
 if TYPE_CHECKING:
@@ -131,6 +135,42 @@ def _sections(read: Configuration, reports: Mapping[str, EngineReport]) -> Itera
         from gateway.cli.engine_check import reports_table
 
         yield reports_table(list(reports.values()))
+    for engine, promised in _promises(read, reports):
+        yield guarantee_tables.section(engine.name, promised)
+
+
+def _promises(read: Configuration, reports: Mapping[str, EngineReport]) -> Iterator[tuple[Engine, Guarantee]]:
+    """Compute what each engine promises; nothing where the plan gates nothing, or where the engine cannot serve."""
+    anonymous = read.settings.auth.anonymous
+    identity = None if anonymous is None else Identity("anonymous", anonymous.service_class, anonymous.tenant)
+    takes_tokens = read.settings.auth.jwt is not None
+    who = tenants(Keyring(read.keys, identity), read.plan.classes, takes_tokens=takes_tokens)
+    for engine in read.settings.engines:
+        report = reports.get(engine.name)
+        if report is not None and report.problems:
+            continue
+        limits, orders_by_priority = _known(engine, report)
+        context_tokens = read.settings.pools[engine.pool].max_model_len
+        if context_tokens is None and report is not None:
+            context_tokens = report.context_tokens
+        measured = None if report is None else report.step_model
+        promised = guarantee(
+            read.plan,
+            limits,
+            measured or calibration_check.step_model(engine, limits) or StepModel(),
+            context_tokens=context_tokens,
+            tenants=who,
+            orders_by_priority=orders_by_priority,
+        )
+        if promised is not None:
+            yield engine, promised
+
+
+def _known(engine: Engine, report: EngineReport | None) -> tuple[EngineLimits, bool | None]:
+    """Return the limits and the order by priority: as the engine answered, else as stated."""
+    if report is not None:
+        return report.limits, report.orders_by_priority
+    return engine.limits.stated(), _STATED[engine.scheduling]
 
 
 def _address(at: Listen | Ops) -> str:
@@ -139,17 +179,26 @@ def _address(at: Listen | Ops) -> str:
 
 
 def _remarks(read: Configuration, reports: Mapping[str, EngineReport]) -> Iterator[str]:
+    yield from _engine_remarks(read, reports)
+    yield from _access_remarks(read)
+
+
+def _engine_remarks(read: Configuration, reports: Mapping[str, EngineReport]) -> Iterator[str]:
     settings = read.settings
     for engine in settings.engines:
-        limits, orders_by_priority = engine.limits.stated(), _STATED[engine.scheduling]
-        if engine.name in reports:
-            report = reports[engine.name]
-            limits, orders_by_priority = report.limits, report.orders_by_priority
+        limits, orders_by_priority = _known(engine, reports.get(engine.name))
         for finding in findings(read.plan, limits, orders_by_priority=orders_by_priority):
             yield _remark(finding.is_warning, f"engine {engine.name}: {finding.text}")
     versions = {report.engine: report.version for report in reports.values()}
     for difference in calibration_check.differences(settings, versions):
         yield _remark(True, difference)
+    for engine, promised in _promises(read, reports):
+        for text in guarantee_tables.notes(promised):
+            yield _remark(False, f"engine {engine.name}: {text}")
+
+
+def _access_remarks(read: Configuration) -> Iterator[str]:
+    settings = read.settings
     if not settings.ops.is_loopback:
         yield _remark(True, f"ops listens on {settings.ops.host}: whoever reaches it reads metrics and status")
     yield from _remarks_on_callers(read)

@@ -44,11 +44,11 @@ USED_BY = tuple(sum(1 << budget for budget in (*own, _SLOTS, _KV)) for own in _O
 
 
 def needs_of(assignment: Assignment, kv_block_tokens: int) -> Needs:
-    """Return what the request takes: prefill (tokens of a short, 1 for a long), sequences, KV in whole blocks."""
+    """Return what the request takes: prefill (a short's tokens, a long's sequences), sequences, KV in whole blocks."""
     sequences = assignment.sequences
     kv_tokens = -(-assignment.kv_tokens // (sequences * kv_block_tokens)) * kv_block_tokens * sequences
     if assignment.length_class is LengthClass.LONG:
-        return 1, 1, sequences, kv_tokens
+        return 1, sequences, sequences, kv_tokens
     return 0, assignment.prompt_tokens, sequences, kv_tokens
 
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from gateway.core.types import Identity
@@ -35,6 +36,13 @@ class Keyring:
     def __len__(self) -> int:
         return len(self._held)
 
+    def tenants(self) -> dict[str, int]:
+        """Count the distinct tenants that may send, by service class, callers without a key included."""
+        identities = [held.identity for held in self._held.values()]
+        if self._anonymous is not None:
+            identities.append(self._anonymous)
+        return Counter(service_class for service_class, _ in {(each.service_class, each.tenant) for each in identities})
+
     def of_nobody(self) -> Identity:
         """Who is calling where no credential is presented."""
         if self._anonymous is None:
@@ -55,6 +63,11 @@ class Keyring:
         if held.not_after_epoch_s is not None and now_epoch_s >= held.not_after_epoch_s:
             raise unauthenticated("This API key has expired.")
         return held.identity
+
+
+def tenants(keyring: Keyring, service_classes: Collection[str], *, takes_tokens: bool) -> Mapping[str, int | None]:
+    """Count the distinct tenants of each class that may send; None where an issuer of tokens may name any."""
+    return dict.fromkeys(service_classes) if takes_tokens else keyring.tenants()
 
 
 def _held(entry: KeyEntry) -> _Held:

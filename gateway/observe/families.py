@@ -17,7 +17,7 @@ _WAIT_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 3, 5, 10, 20, 
 _GAP_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _TOKENIZE_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5)
 _SHARE = (0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
-_ERROR_RATIO = (-0.5, -0.1, -0.05, -0.02, -0.01, -0.001, 0, 0.001, 0.01, 0.02, 0.05, 0.1, 0.5)
+_ERROR_RATIO = (0.0, 0.001, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1)
 
 
 class Series(Generic[M]):
@@ -95,8 +95,8 @@ class Families:
         self.output_tokens = self._counter("gateway_output_tokens", "Output tokens by engine usage.", COMMON)
         self.count_error = self._histogram(
             "gateway_token_count_error_ratio",
-            "Counted prompt tokens over the engine's usage, minus one.",
-            ("pool",),
+            "How far the counted prompt tokens are from the engine's usage, over that; sign: over, under, equal.",
+            ("pool", "sign"),
             _ERROR_RATIO,
         )
         self.tokenize_s = self._histogram(

@@ -6,7 +6,7 @@ receiving, waiting, running or counted in one outcome. Nobody increments a metri
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import assert_never
 
 from prometheus_client import generate_latest
@@ -26,6 +26,7 @@ from gateway.core.ticket import (
     Ticket,
 )
 from gateway.core.types import Identity, LengthClass, Outcome, Reason, WaitOutcome
+from gateway.observe.counting import CountingGauges, CountingReading
 from gateway.observe.exchange import NO_LABELS, UNKNOWN, Exchange, Exchanges, Labels, Phase
 from gateway.observe.families import Families
 from gateway.observe.gauges import GaugeSources, ScrapedGauges
@@ -52,6 +53,10 @@ class Observer:
         """Register what is computed at scrape."""
         self._classes = frozenset(sources.plan().classes)
         self.families.registry.register(ScrapedGauges(sources, self.exchanges, self._now))
+
+    def scrape_counting_from(self, readings: Callable[[], Mapping[str, CountingReading]]) -> None:
+        """Register what is read of each pool's counter at scrape."""
+        self.families.registry.register(CountingGauges(readings))
 
     def exposition(self) -> bytes:
         """Write all metrics in the Prometheus text format, as they are at this instant."""
@@ -130,8 +135,11 @@ class Observer:
             self.families.slice_cached.at(*exchange.labels).observe(usage.cached_tokens / max(1, prompt_tokens))
         self.families.prompt_tokens.at(*exchange.labels).inc(prompt_tokens)
         if exchange.counted_prompt_tokens is not None and prompt_tokens > 0:
-            ratio = exchange.counted_prompt_tokens / prompt_tokens - 1
-            self.families.count_error.at(exchange.labels.pool).observe(ratio)
+            error = exchange.counted_prompt_tokens - prompt_tokens
+            sign = "over" if error > 0 else "under" if error < 0 else "equal"
+            self.families.count_error.at(exchange.labels.pool, sign).observe(abs(error) / prompt_tokens)
+            if exchange.usage_told is not None:
+                exchange.usage_told(prompt_tokens)
 
     def tap_overflowed(self, exchange: Exchange, lines: int) -> None:
         self.families.tap_overflows.at(*exchange.labels).inc(lines)

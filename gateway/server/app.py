@@ -103,6 +103,7 @@ class Gateway:
             one_request_a_connection=limits.keepalive_s == 0,
         )
         observer.scrape_from(GaugeSources(lambda: self.rooms.plan, self._snapshots, self._readings))
+        observer.scrape_counting_from(self._counters.readings)
         self._front = Front(
             Handlers(self.rooms).handle,
             observer,

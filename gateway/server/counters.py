@@ -9,17 +9,21 @@ import asyncio
 import itertools
 import json
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, assert_never
 
 import structlog
 
 from gateway.core.types import Reason, Refusal
 from gateway.counting.counter import TokenCounter
+from gateway.counting.drift import WatchedCounter
+from gateway.counting.estimate import ByteEstimate
 from gateway.counting.local import LocalTokenizer
 from gateway.counting.model_files import TokenizerUnusable
-from gateway.counting.remote import ByteEstimate, EngineTokenizer, PostJson
+from gateway.counting.remote import EngineTokenizer, PostJson
 from gateway.engines.target import EngineHttp, EngineSilent, EngineUnreachable
 from gateway.engines.watch import EngineWatch
+from gateway.observe.counting import CountingReading
 from gateway.server.refusing import Refusing
 from gateway.settings import EngineTokenizer as EngineTokenizerSettings
 from gateway.settings import EstimateTokenizer, Pool, Settings
@@ -47,7 +51,8 @@ class Counters:
         self._settings = settings
         self._watches = watches
         self._http = http
-        self._local: list[LocalTokenizer] = []
+        self._local: dict[str, LocalTokenizer] = {}
+        self._engine: dict[str, EngineTokenizer] = {}
         self._turns = itertools.count()
         self._status_told: dict[str, int] = {}
         self.by_pool: dict[str, TokenCounter] = {}
@@ -58,24 +63,48 @@ class Counters:
             self.by_pool[name] = await self._make(name, pool)
 
     def close(self) -> None:
-        for counter in self._local:
+        for counter in self._local.values():
             counter.close()
+
+    def readings(self) -> Mapping[str, CountingReading]:
+        """How each pool is counted at this instant."""
+        return {name: self._reading(name, counter) for name, counter in self.by_pool.items()}
+
+    def _reading(self, name: str, counter: TokenCounter) -> CountingReading:
+        local, engine = self._local.get(name), self._engine.get(name)
+        threads = None if local is None else local.threads
+        return CountingReading(
+            method=counter.method.value,
+            library="" if local is None else local.encoder,
+            sha256="" if local is None else local.fingerprint,
+            jobs=(threads.jobs if threads else 0) + (engine.calls if engine else 0),
+            job_bytes=(threads.job_bytes if threads else 0) + (engine.call_bytes if engine else 0),
+            refused=(threads.refused if threads else 0) + (engine.refused if engine else 0),
+            has_drifted=isinstance(counter, WatchedCounter) and counter.has_drifted,
+        )
 
     async def _make(self, name: str, pool: Pool) -> TokenCounter:
         match pool.tokenizer:
             case LocalTokenizerSettings(path=path, revision=revision):
                 try:
-                    counter = await asyncio.to_thread(LocalTokenizer.load, path, revision)
+                    local = await asyncio.to_thread(LocalTokenizer.load, path, revision)
                 except TokenizerUnusable as error:
                     raise PoolTokenizerUnusable(name, error) from error
-                self._local.append(counter)
-                return counter
+                self._local[name] = local
+                structlog.get_logger().info(
+                    "tokenizer", pool=name, library=local.encoder, revision=revision, sha256=local.fingerprint
+                )
+                return WatchedCounter(local, self._asking_tokenizer(name), partial(_tell_drift, name))
             case EngineTokenizerSettings():
-                return EngineTokenizer(self._asking(name))
+                return self._asking_tokenizer(name)
             case EstimateTokenizer():
                 return ByteEstimate()
             case _:
                 assert_never(pool.tokenizer)
+
+    def _asking_tokenizer(self, pool: str) -> EngineTokenizer:
+        self._engine[pool] = EngineTokenizer(self._asking(pool))
+        return self._engine[pool]
 
     def _asking(self, pool: str) -> PostJson:
         async def ask(path: str, question: dict[str, Any]) -> dict[str, Any]:
@@ -118,6 +147,16 @@ class Counters:
                 "it refuses the gateway's key: check api_key_env" if status in _KEY_REFUSED else "it gives no count"
             )
             structlog.get_logger().error("engine_does_not_count", engine=engine, status=status, problem=problem)
+
+
+def _tell_drift(pool: str, mean_error: float) -> None:
+    structlog.get_logger().error(
+        "token_count_drifted",
+        pool=pool,
+        mean_error=round(mean_error, 4),
+        problem="the local tokenizer's files are not what the engine serves: from now on the engine counts; copy its "
+        "files again and restart",
+    )
 
 
 def _no_count() -> Refusal:

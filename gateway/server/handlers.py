@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, replace
+from functools import partial
 
 from aiohttp import web
 
@@ -241,9 +242,9 @@ class Handlers:
 
     async def _measure(self, exchange: Exchange, pool: Pool, call: Call, context_tokens: int | None) -> Shape:
         rooms = self._rooms
-        began_at = rooms.clock.now()
+        began_at, counter = rooms.clock.now(), rooms.counters[pool.name]
         try:
-            count = await rooms.counters[pool.name].count(call, context_tokens=context_tokens)
+            count = await counter.count(call, context_tokens=context_tokens)
         except CountingOverloaded:
             message = "More prompts are being counted than this gateway counts at once."
             raise Refusing(Refusal(Reason.OVERLOADED, message)) from None
@@ -254,6 +255,7 @@ class Handlers:
             raise Refusing(replace(refusal, param=call.prompt_member)) from None
         cost_s = rooms.clock.now() - began_at
         rooms.observer.counted(exchange, count.prompt_tokens, count.method.value, cost_s)
+        exchange.usage_told = partial(counter.learn, count)
         return shape_of(call, count)
 
     async def _refuse(

@@ -100,6 +100,19 @@ def test_a_right_configuration_is_shown_as_tables(folder: Path, capsys: pytest.C
     assert shown.endswith("\nOK\n")
 
 
+def test_what_is_promised_is_shown_with_its_units_or_with_why_not(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check"]) == 0
+    assert "not promised: the context length is not known" in capsys.readouterr().out
+    write(folder, CONFIG | {"pools": {"chat": {"models": ["my-model"], "max_model_len": 8192}}}, KEYS)
+    assert main(["check"]) == 0
+    shown = capsys.readouterr().out
+    assert "at most 3 engine steps, 254 ms" in shown
+    assert "default step model, not measured here" in shown
+    assert "prompt tokens a second while sequences are free" in shown
+
+
 def test_bounds_of_queues_are_not_shown_where_nothing_waits(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "--policy", "passthrough"]) == 0
     rows = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("interactive")]

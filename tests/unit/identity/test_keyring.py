@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from gateway.core.types import Identity, Reason
 from gateway.identity.callers import identify
 from gateway.identity.credentials import CREDENTIAL_CHARS_MAX, CredentialRefused
-from gateway.identity.keyring import KEY_CHARS_MAX, Keyring
+from gateway.identity.keyring import KEY_CHARS_MAX, Keyring, tenants
 from gateway.identity.keys import KeyEntry
 
 KEY, OTHER, EXPIRING = "gw-first-made-up-key", "gw-other-made-up-key", "gw-expiring-made-up-key"
@@ -147,3 +147,9 @@ def test_any_headers_end_in_a_known_identity_or_unauthenticated(
         return
     assert KEY[3:10] not in message
     assert all(value not in message for value in authorization + x_api_key if len(value) > 20)
+
+
+def test_tenants_are_counted_by_class_and_are_open_where_an_issuer_may_name_any() -> None:
+    classes = ("interactive", "batch")
+    assert tenants(OPEN, classes, takes_tokens=False) == {"interactive": 2, "batch": 1}
+    assert tenants(OPEN, classes, takes_tokens=True) == {"interactive": None, "batch": None}

@@ -136,7 +136,9 @@ def test_usage_feeds_the_token_counters_and_the_error_of_the_count():
     assert pool.value("gateway_prompt_tokens_total", **COMMON) == 100
     assert pool.value("gateway_output_tokens_total", **COMMON) == 7
     ratio = "gateway_token_count_error_ratio_bucket"
-    assert (pool.value(ratio, pool="pool", le="0.05"), pool.value(ratio, pool="pool", le="0.5")) == (0, 1)
+    over = {"pool": "pool", "sign": "over"}
+    assert (pool.value(ratio, **over, le="0.05"), pool.value(ratio, **over, le="0.25")) == (0, 1)
+    assert pool.value("gateway_token_count_error_ratio_sum", **over) == pytest.approx(0.1)
 
 
 def test_usage_without_numbers_counts_nothing():
