@@ -7,12 +7,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from gateway.cli.table import Cell, table
 from gateway.core.plan import AdmissionKind, AdmissionPlan, ClassPlan, Plan
 from gateway.core.types import LengthClass
 from gateway.identity.keys import KeyEntry
 from gateway.settings import Engine, LocalTokenizer, Settings
+
+if TYPE_CHECKING:
+    from gateway.identity.signing_keys import KeySet
 
 _MIB = 1 << 20
 
@@ -115,3 +119,7 @@ def pools_table(settings: Settings) -> str:
 def keys_table(keys: tuple[KeyEntry, ...], classes: Mapping[str, ClassPlan]) -> str:
     counted = Counter(entry.service_class for entry in keys)
     return table(["service class", "keys"], [[each.name, counted[each.name]] for each in _ranked(classes)])
+
+
+def signing_keys_table(key_set: KeySet) -> str:
+    return table(["signing key", "algorithm"], [[name, key.algorithm_name] for name, key in key_set.keys.items()])

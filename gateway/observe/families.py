@@ -50,6 +50,9 @@ class Families:
         self.connections_refused = self._counter(
             "gateway_connections_refused_total", "Connections beyond limits.connections_max, closed at once.", ()
         )
+        self.signing_key_fetches = self._counter(
+            "gateway_signing_key_fetches_total", "Fetches of the token issuer's key set.", ("result",)
+        )
         self.resends = self._counter(
             "gateway_engine_resends_total", "Requests sent again: a kept connection was closed unread.", ("engine",)
         )

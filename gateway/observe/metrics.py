@@ -207,6 +207,10 @@ class Observer:
     def reloaded(self, result: Reloaded) -> None:
         self.families.reloads.at(result.value).inc()
 
+    def signing_keys_fetched(self, result: str) -> None:
+        """Count one fetch of the token issuer's keys; `result` is from a closed set."""
+        self.families.signing_key_fetches.at(result).inc()
+
     # ── inside ──
 
     def _known(self, identity: Identity | None) -> str:

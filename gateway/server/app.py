@@ -43,6 +43,7 @@ from gateway.server.questions import Questions
 from gateway.server.reload import Configured, Read, Reload
 from gateway.server.rooms import Rooms
 from gateway.server.tasks import spawn
+from gateway.server.token_keys import TokenKeys
 from gateway.server.upstream import Upstream
 from gateway.settings import Listen, Ops
 
@@ -82,10 +83,12 @@ class Gateway:
         gates = {pool.name: wiring.gate(pool, plan, clock, observer) for pool in pools}
         self._news = wiring.engine_news(pools, gates, lambda: self.rooms.plan, questions, clock)
         self._counters = Counters(settings, self._news.watches, questions)
-        limits = settings.limits
+        jwt, limits = settings.auth.jwt, settings.limits
+        self._token_keys = None if jwt is None else TokenKeys(jwt, clock, observer)
         self.rooms = Rooms(
             plan=plan,
             keyring=keyring,
+            tokens=None if self._token_keys is None else self._token_keys.tokens,
             pools=pools,
             counters=self._counters.by_pool,
             gates=gates,
@@ -133,6 +136,8 @@ class Gateway:
     async def __aenter__(self) -> Self:
         try:
             await self._counters.load()
+            if self._token_keys is not None:
+                await self._token_keys.load()
             await self._calibrations.load()
             public, ops = self._runners
             listen_at, ops_at = self._places
@@ -154,6 +159,8 @@ class Gateway:
             spawn(self._reload.run(), name="reload"),
             spawn(keys.run(), name="keys"),
         ]
+        if self._token_keys is not None:
+            self._tasks.append(spawn(self._token_keys.run(self._reload.one_at_a_time), name="signing keys"))
         return self
 
     async def __aexit__(

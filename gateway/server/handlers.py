@@ -18,7 +18,8 @@ from gateway.core.ticket import Assignment
 from gateway.core.types import Identity, LengthClass, Outcome, Reason, Refusal, Shape
 from gateway.counting.counter import CountingOverloaded, Uncountable, shape_of
 from gateway.engines.pool import Pool, Pools
-from gateway.identity.keyring import Unauthenticated
+from gateway.identity.callers import identify
+from gateway.identity.credentials import CredentialRefused
 from gateway.observe.exchange import Exchange
 from gateway.observe.logs import safe_caller_id
 from gateway.server import intake, models
@@ -39,7 +40,7 @@ from gateway.wire.headers import engine_headers
 from gateway.wire.requests import BadRequest, Call
 
 _FAULTS_OF_THE_PROMPT = frozenset({Reason.BAD_REQUEST, Reason.CONTEXT_LENGTH})
-_REFUSED = (Refusing, Unauthenticated, BadRequest, Uncountable, AdmissionRefused, EngineFailure)
+_REFUSED = (Refusing, CredentialRefused, BadRequest, Uncountable, AdmissionRefused, EngineFailure)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,7 @@ class Handlers:
             async with visit.service:
                 intake.judge_head(visit.request, self._rooms.intake)
                 if isinstance(route, Route):
-                    identity = self._identify(visit.request)
+                    identity = await self._identify(visit.request)
                     visit = replace(visit, identity=identity)
                     headers = [("Content-Type", "application/json"), ("x-request-id", visit.request_id)]
                     await visit.client.send(200, headers, self._models(identity, route))
@@ -106,7 +107,7 @@ class Handlers:
             raise AnswerBrokenOff from error
         except ClientGone as gone:
             raise AnswerBrokenOff from gone
-        except (Refusing, Unauthenticated) as error:
+        except (Refusing, CredentialRefused) as error:
             await self._refuse(visit, error.refusal, closes=isinstance(error, Refusing) and error.closes)
 
     def _models(self, identity: Identity, route: Route) -> bytes:
@@ -123,12 +124,12 @@ class Handlers:
         observer, request = self._rooms.observer, visit.request
         arrived_at = self._rooms.clock.now()
         identity: Identity | None = None
-        refused: Refusing | Unauthenticated | None = None
+        refused: Refusing | CredentialRefused | asyncio.CancelledError | None = None
         try:
             intake.judge_head(request, self._rooms.intake)
-            identity = self._identify(request)
-        except (Refusing, Unauthenticated) as error:
-            refused = error
+            identity = await self._identify(request)
+        except (Refusing, CredentialRefused, asyncio.CancelledError) as error:
+            refused = error  # raised below, once the request is counted
         exchange = observer.offered(visit.request_id, route.name, arrived_at, identity)
         exchange.caller_request_id = safe_caller_id(request.headers.get("X-Request-Id"))
         visit = replace(visit, dialect=route.dialect, identity=identity, exchange=exchange)
@@ -143,7 +144,9 @@ class Handlers:
             exchange.status = visit.client.status
             observer.settled(exchange)
 
-    async def _walk_or_refuse(self, visit: Visit, route: Route, refused: Refusing | Unauthenticated | None) -> None:
+    async def _walk_or_refuse(
+        self, visit: Visit, route: Route, refused: Refusing | CredentialRefused | asyncio.CancelledError | None
+    ) -> None:
         assert visit.exchange is not None
         try:
             async with visit.service:
@@ -206,10 +209,16 @@ class Handlers:
 
     # ── steps ──
 
-    def _identify(self, request: web.BaseRequest) -> Identity:
-        headers = request.headers
-        authorization, x_api_key = headers.getall("Authorization", []), headers.getall("x-api-key", [])
-        return self._rooms.keyring.identify(authorization, x_api_key, self._rooms.clock.now())
+    async def _identify(self, request: web.BaseRequest) -> Identity:
+        rooms, headers = self._rooms, request.headers
+        return await identify(
+            headers.getall("Authorization", []),
+            headers.getall("x-api-key", []),
+            keyring=rooms.keyring,
+            tokens=rooms.tokens,
+            service_classes=rooms.plan.classes,
+            now=rooms.clock.now,
+        )
 
     def _pool(self, pools: Pools, model: str, identity: Identity) -> Pool:
         pool = pools.of_model(model)

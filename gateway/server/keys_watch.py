@@ -1,4 +1,4 @@
-"""The keys file, looked at again and again: keys that change are in force within 2 s.
+"""A file of keys, looked at again and again: keys that change are in force within 2 s.
 
 Owns when the file counts as changed, and that a bad one changes nothing: it is logged, and the last good keys stay in
 force. Reads in a thread.
@@ -9,19 +9,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import structlog
 
-from gateway.identity.keyring import Keyring
 from gateway.observe.metrics import Reloaded
 from gateway.strict_yaml import ConfigError
 
 LOOK_EVERY_S = 1.0
 
 Stamp = tuple[int, int, int]
+K = TypeVar("K")
 
 
-class KeysWatch:
+class KeysWatch(Generic[K]):
     """Watches one file. load: reads it, in a thread; raises ConfigError. put_in_force: takes the new keys.
 
     path: of the file now, None where there is none. one_at_a_time: held while keys are read and put in force, so that
@@ -31,8 +32,8 @@ class KeysWatch:
     def __init__(
         self,
         path: Callable[[], Path | None],
-        load: Callable[[], Keyring],
-        put_in_force: Callable[[Keyring], None],
+        load: Callable[[], K],
+        put_in_force: Callable[[K], None],
         told: Callable[[Reloaded], None],
         one_at_a_time: asyncio.Lock,
     ) -> None:
@@ -59,14 +60,14 @@ class KeysWatch:
 
     async def _reload(self, *, is_news: bool) -> None:
         try:
-            keyring = await asyncio.to_thread(self._load)
+            keys = await asyncio.to_thread(self._load)
         except ConfigError as error:
             self._log.error(
                 "keys_refused", file=error.file, key_path=error.key_path, problem=error.problem, fix=error.fix
             )
             self._told(Reloaded.REFUSED)
             return
-        self._put_in_force(keyring)
+        self._put_in_force(keys)
         if is_news:
             self._told(Reloaded.APPLIED)
             self._log.info("keys_in_force", file=str(self._path()))

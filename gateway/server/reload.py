@@ -124,6 +124,7 @@ class Reload:
         self._files = configured.files
         self.settings = settings.model_copy(
             update={section: getattr(self.settings, section) for section in RESTART_SECTIONS}
+            | {"auth": settings.auth.model_copy(update={"jwt": self.settings.auth.jwt})}
         )
         return Applied(plan.name, plan.sha256, needs_restart)
 
@@ -138,3 +139,5 @@ def _changed(was: Settings, wanted: Settings) -> Iterator[str]:
         before: dict[str, Any] = getattr(was, section).model_dump()
         after: dict[str, Any] = getattr(wanted, section).model_dump()
         yield from (f"{section}.{key}" for key in after if after[key] != before[key])
+    if was.auth.jwt != wanted.auth.jwt:
+        yield "auth.jwt"

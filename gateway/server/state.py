@@ -13,6 +13,7 @@ from gateway.core.steptime import StepModel
 from gateway.core.types import EngineSnapshot, LengthClass, Snapshot
 from gateway.engines.reading import longest_context_tokens
 from gateway.engines.watch import EngineWatch
+from gateway.identity.keyring import tenants
 from gateway.observe.gauges import EngineReading
 from gateway.observe.release import RELEASE
 from gateway.server.rooms import Rooms
@@ -90,7 +91,7 @@ def _guarantee(rooms: Rooms, watch: EngineWatch, model: StepModel) -> dict[str, 
         watch.limits,
         model,
         context_tokens=longest_context_tokens(watch.known.cards),
-        tenants=rooms.keyring.tenants(),
+        tenants=tenants(rooms.keyring, rooms.plan.classes, takes_tokens=rooms.tokens is not None),
         orders_by_priority=watch.priority_effective,
     )
     return None if promised is None else asdict(promised)

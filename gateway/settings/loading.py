@@ -30,6 +30,8 @@ def load(path: Path) -> Settings:
         _check_exists(file, "auth.keys_file", settings.auth.keys_file, "Create it with `gateway keys new --append`")
     if settings.ops.token_file is not None:
         _check_exists(file, "ops.token_file", settings.ops.token_file, "Write a long random word there")
+    if settings.auth.jwt is not None and settings.auth.jwt.jwks_file is not None:
+        _check_exists(file, "auth.jwt.jwks_file", settings.auth.jwt.jwks_file, "Copy the issuer's key set there")
     for name, pool in settings.pools.items():
         if isinstance(pool.tokenizer, LocalTokenizer):
             where = f"pools.{name}.tokenizer.path"

@@ -35,6 +35,7 @@ from scenarios import (
 from virtual_pool import START, Caller, Fate, VirtualPool
 
 from bench.simulation.steps import EngineFlags
+from bench.simulation.virtual_engine import VirtualEngine
 from gateway.core.plan import EarlyRejection
 from gateway.core.steptime import StepModel
 from gateway.core.types import LengthClass, Outcome, Reason

@@ -22,6 +22,7 @@ SHOWN_ONCE_IT_HAPPENED = {
     "gateway_connections_refused_total",
     "gateway_engine_resends_total",
     "gateway_log_lines_dropped_total",
+    "gateway_signing_key_fetches_total",
     "gateway_recalls_total",
     "gateway_repeats_total",
     "gateway_slice_cached_ratio",

@@ -16,6 +16,7 @@ from gateway.cli.table import table
 from gateway.identity.keys import load_keys
 from gateway.observe.release import RELEASE
 from gateway.policy import source
+from gateway.testing import issuer
 
 CONFIG: dict[str, Any] = {
     "auth": {"keys_file": "keys.yaml"},
@@ -144,6 +145,46 @@ def test_what_is_lost_on_an_engine_is_warned_of_and_is_no_error(
     assert "warning: ops listens on 0.0.0.0" in shown
     assert "warning: key k1 is for the model gone, which no pool serves." in shown
     assert shown.endswith(f"\nOK, {shown.count('warning: ')} warnings\n")
+
+
+JWT = {
+    "issuer": "https://issuer.example",
+    "audience": "gateway",
+    "service_class_claim": "gw_class",
+    "tenant_claim": "sub",
+}
+
+
+def test_the_issuers_keys_are_shown_and_those_that_cannot_be_used_are_warned_of(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(folder, {**CONFIG, "auth": {"jwt": {**JWT, "jwks_file": "jwks.json"}}}, [])
+    other = {**issuer.public_jwk("RS256", "other"), "alg": "RS512"}
+    (folder / "jwks.json").write_bytes(issuer.key_set(issuer.public_jwk("ES256", "mine"), other))
+    assert main(["check"]) == 0
+    shown = capsys.readouterr().out
+    assert ["mine", "ES256"] in [line.split() for line in shown.splitlines()]
+    assert "warning: of the token issuer's key set, keys[1] is for another algorithm" in shown
+    assert "no key is configured" not in shown
+
+
+def test_a_key_set_without_a_key_is_an_error_that_names_the_file(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(folder, {**CONFIG, "auth": {"jwt": {**JWT, "jwks_file": "jwks.json"}}}, [])
+    (folder / "jwks.json").write_text("{}")
+    assert main(["check"]) == 2
+    assert "jwks.json: has no list of keys. Give the issuer's JSON Web Key Set" in capsys.readouterr().err
+
+
+def test_keys_behind_an_address_are_asked_for_only_where_the_engines_are(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(folder, {**CONFIG, "auth": {"jwt": {**JWT, "jwks_url": "http://127.0.0.1:9/jwks"}}}, [])
+    assert main(["check"]) == 0
+    assert "note: the keys behind auth.jwt.jwks_url are fetched when the gateway serves" in capsys.readouterr().out
+    assert main(["check", "--engines"]) == 1
+    assert "error: auth.jwt.jwks_url: cannot be asked (" in capsys.readouterr().err
 
 
 def test_open_doors_and_closed_ones_are_warned_of(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
