@@ -80,6 +80,8 @@ def _budget_rows(admission: AdmissionPlan) -> list[list[Cell]]:
             ["KV tokens kept for short prompts", admission.kv.short_reserve_tokens],
             ["KV tokens kept for long prompts", admission.kv.long_reserve_tokens],
         ]
+    elif admission.kind is AdmissionKind.TOKEN_BUDGET:
+        rows.append(["KV kept for each", "the share that its kept sequences are"])
     return rows
 
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
-from gateway.core.plan import AdmissionKind, AdmissionPlan
+from gateway.core.plan import AdmissionKind, AdmissionPlan, KvBudget
 from gateway.core.ticket import Assignment, Needs, Ticket
 from gateway.core.types import EngineLimits, LengthClass
 
@@ -72,10 +72,18 @@ def caps_of(admission: AdmissionPlan, limits: EngineLimits) -> dict[Budget, int]
         caps[Budget.LONG_SLOTS] = max(1, total - admission.slots.short_reserve)
     if limits.kv_tokens is not None:
         caps[Budget.KV_TOKENS] = limits.kv_tokens
-        if admission.kv is not None:
-            caps[Budget.SHORT_KV_TOKENS] = max(1, limits.kv_tokens - admission.kv.long_reserve_tokens)
-            caps[Budget.LONG_KV_TOKENS] = max(1, limits.kv_tokens - admission.kv.short_reserve_tokens)
+        kept = kv_reserves(admission, limits.kv_tokens)
+        caps[Budget.SHORT_KV_TOKENS] = max(1, limits.kv_tokens - kept.long_reserve_tokens)
+        caps[Budget.LONG_KV_TOKENS] = max(1, limits.kv_tokens - kept.short_reserve_tokens)
     return caps
+
+
+def kv_reserves(admission: AdmissionPlan, kv_tokens: int) -> KvBudget:
+    """Return the KV tokens kept for each length class: as planned, else the share of the cache that its slots are."""
+    slots = admission.slots
+    if admission.kv is not None or slots is None:
+        return admission.kv or KvBudget()
+    return KvBudget(kv_tokens * slots.short_reserve // slots.total, kv_tokens * slots.long_reserve // slots.total)
 
 
 @dataclass(slots=True)

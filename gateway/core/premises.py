@@ -5,7 +5,8 @@ Owns the premises of docs/admission.md as conditions on a plan and an engine. Co
 
 from __future__ import annotations
 
-from gateway.core.plan import AdmissionKind, OrderKind, Plan
+from gateway.core.ledger import kv_reserves
+from gateway.core.plan import AdmissionKind, KvBudget, OrderKind, Plan
 from gateway.core.types import EngineLimits, LengthClass
 
 
@@ -48,14 +49,14 @@ def lane_unmet(  # noqa: PLR0911 - one return a premise
         return f"no sequences are kept for {length_class} prompts (slots.{length_class}_reserve is 0)"
     if limits.kv_tokens is None:
         return None
-    if plan.admission.kv is None and not _kv_for_all_slots(plan, limits, context_tokens):
-        return f"no KV is kept for {length_class} prompts (kv.{length_class}_reserve_tokens is not set)"
-    if plan.admission.kv is not None:
-        if plan.admission.kv.short_reserve_tokens + plan.admission.kv.long_reserve_tokens > limits.kv_tokens:
-            return "the KV reserves are more than the engine holds"
-        need = kv_of_one(plan, limits, length_class, context_tokens)
-        if _kv_kept(plan, length_class) < need:
-            return f"the KV kept for {length_class} prompts is less than one request needs ({need} tokens)"
+    if _kv_for_all_slots(plan, limits, context_tokens):
+        return None
+    kept = kv_reserves(plan.admission, limits.kv_tokens)
+    if kept.short_reserve_tokens + kept.long_reserve_tokens > limits.kv_tokens:
+        return "the KV reserves are more than the engine holds"
+    need = kv_of_one(plan, limits, length_class, context_tokens)
+    if _kv_kept(kept, length_class) < need:
+        return f"the KV kept for {length_class} prompts is less than one request needs ({need} tokens)"
     return None
 
 
@@ -70,9 +71,10 @@ def sequences_kept(plan: Plan, limits: EngineLimits, length_class: LengthClass, 
     or for KV; `lane_unmet` holds of neither.
     """
     kept = _slots_kept(plan, length_class)
-    if limits.kv_tokens is None or plan.admission.kv is None:
+    if limits.kv_tokens is None or _kv_for_all_slots(plan, limits, context_tokens):
         return kept
-    return min(kept, _kv_kept(plan, length_class) // kv_of_one(plan, limits, length_class, context_tokens))
+    kv = _kv_kept(kv_reserves(plan.admission, limits.kv_tokens), length_class)
+    return min(kept, kv // kv_of_one(plan, limits, length_class, context_tokens))
 
 
 def kv_of_one(plan: Plan, limits: EngineLimits, length_class: LengthClass, context_tokens: int) -> int:
@@ -95,9 +97,7 @@ def _slots_kept(plan: Plan, length_class: LengthClass) -> int:
     return slots.short_reserve if length_class is LengthClass.SHORT else slots.long_reserve
 
 
-def _kv_kept(plan: Plan, length_class: LengthClass) -> int:
-    kv = plan.admission.kv
-    assert kv is not None
+def _kv_kept(kv: KvBudget, length_class: LengthClass) -> int:
     return kv.short_reserve_tokens if length_class is LengthClass.SHORT else kv.long_reserve_tokens
 
 

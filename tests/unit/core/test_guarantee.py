@@ -5,6 +5,7 @@ import pytest
 
 from gateway.core.feedback import DUTY_MIN, LongControl
 from gateway.core.guarantee import Guarantee, LongRate, NotPromised, ShortEntry, Wait, guarantee
+from gateway.core.ledger import kv_reserves
 from gateway.core.plan import AdmissionKind, Feedback, KvBudget, OrderKind, Plan, SlotBudget
 from gateway.core.steptime import StepModel
 from gateway.core.types import EngineLimits, LengthClass
@@ -83,7 +84,6 @@ def test_nothing_is_a_number_where_entry_is_not_promised(
     [
         (FITTING, {"slots": SlotBudget(128, 32, 0)}, "no sequences are kept for long prompts"),
         (replace(FITTING, max_num_seqs=40), {}, "more than the sequences there are"),
-        (replace(FITTING, kv_tokens=65_536), {}, "no KV is kept for long prompts"),
         (replace(FITTING, kv_tokens=65_536), {"kv": KvBudget(1024, 4096)}, "less than one request needs (8192 tokens)"),
         (replace(FITTING, kv_tokens=9_000), {"kv": KvBudget(1024, 8192)}, "more than the engine holds"),
     ],
@@ -168,3 +168,11 @@ def test_attention_lowers_the_rate_and_a_ratio_with_its_worst_between_the_ends_i
     assert heavy is not None
     assert heavy.model_fitted
     assert waits(heavy).empty_line_s > waits(promised(plan_with())).empty_line_s
+
+
+def test_without_kv_reserves_of_its_own_a_plan_keeps_the_share_that_its_slots_are() -> None:
+    admission = plan_with().admission
+    assert admission.slots is not None
+    kept = kv_reserves(admission, 64_000)
+    assert kept.long_reserve_tokens == 64_000 * admission.slots.long_reserve // admission.slots.total
+    assert kept.short_reserve_tokens == 64_000 * admission.slots.short_reserve // admission.slots.total
