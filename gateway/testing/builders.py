@@ -106,6 +106,7 @@ def an_assignment(
     wait_s_max: float | None = None,
     stream: bool = True,
     is_divisible: bool = False,
+    fingerprint: int | None = None,
 ) -> Assignment:
     """Return a classified request of one prompt; its length class follows from `prompt_tokens`."""
     class_plan = plan.classes[service_class]
@@ -124,6 +125,7 @@ def an_assignment(
         wait_s_max=class_plan.wait_s_max[length_class] if wait_s_max is None else wait_s_max,
         stream=stream,
         is_divisible=is_divisible,
+        fingerprint=fingerprint,
     )
 
 
