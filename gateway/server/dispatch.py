@@ -141,12 +141,11 @@ async def _outgoing(watch: EngineWatch, lease: Lease, admitted: Admitted) -> Out
     call, assignment = admitted.call, admitted.assignment
     set_members: dict[str, Any] = {}
     if assignment.output_tokens_set is not None:
+        assert call.output_member is not None, "only what generates has its output limited"
         set_members[call.output_member] = assignment.output_tokens_set
     headers = [*admitted.headers, ("X-Request-Id", admitted.exchange.request_id)]
-    if not any(name == "content-type" for name, _ in headers):
-        headers.append(("Content-Type", "application/json"))
     headers += _priority_header(watch, lease)
-    priority = _priority_in_body(watch, lease)
+    priority = _priority_in_body(watch, lease) if call.route.priority_in_body else None
     if priority is not None:
         set_members["priority"] = priority
     body = await of_body(len(call.body), call.rewritten, set_members=set_members)

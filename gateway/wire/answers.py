@@ -36,6 +36,7 @@ STATUS_OF_ERROR_TYPE: Mapping[str, int] = {
     "overloaded_error": 503,
 }
 STATUS_UNKNOWN = 502
+_CACHE_MEMBERS = ("cache_read_input_tokens", "cache_creation_input_tokens")
 _TOKENS_MAX = 1 << 40  # beyond any context: a larger count is nonsense
 
 _ERROR_HEAD = re.compile(rb'\s*\{\s*"(?:error"\s*:\s*+(?!null)|type"\s*:\s*"error"|object"\s*:\s*"error")')
@@ -152,8 +153,12 @@ def _decoded(data: bytes) -> Any:
 def _usage(usage: Mapping[str, Any]) -> Usage:
     details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details")
     cached = details.get("cached_tokens") if isinstance(details, dict) else usage.get("cache_read_input_tokens")
+    prompt_tokens = _count(usage, "prompt_tokens", "input_tokens")
+    if prompt_tokens is not None:
+        # Messages leave what the cache gave or took out of their number; no other dialect has these members.
+        prompt_tokens += sum(_count(usage, name) or 0 for name in _CACHE_MEMBERS)
     return Usage(
-        _count(usage, "prompt_tokens", "input_tokens"),
+        prompt_tokens,
         _count(usage, "completion_tokens", "output_tokens"),
         cached if _is_count(cached) else None,
     )

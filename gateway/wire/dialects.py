@@ -39,8 +39,9 @@ class Route:
 
     name: the path template, the label of metrics. path: what is sent to the engine, percent-encoded as it came.
     generation: whether the request takes engine time, so that it is offered to admission.
-    output_member: where the output limit stands in the body; output_tokens_default: what the engine takes where the
-    body states none, None: all the context left.
+    output_member: where the output limit stands in the body, None: nothing is generated; output_is_required: whether
+    it has to; output_tokens_default: what the engine takes where the body states none, None: all the context left.
+    priority_in_body: whether the engine reads a priority from the body too, besides the header.
     model_id: the decoded id of GET /v1/models/{id}, else None.
     """
 
@@ -51,7 +52,9 @@ class Route:
     generation: bool
     form: PromptForm
     output_member: str | None = None
+    output_is_required: bool = False
     output_tokens_default: int | None = None
+    priority_in_body: bool = True
     model_id: str | None = None
 
 
@@ -84,6 +87,25 @@ COMPLETIONS = Route(
     output_member="max_tokens",
     output_tokens_default=COMPLETION_OUTPUT_TOKENS_DEFAULT,
 )
+MESSAGES = Route(
+    name="/v1/messages",
+    method="POST",
+    path="/v1/messages",
+    dialect=Dialect.ANTHROPIC,
+    generation=True,
+    form=PromptForm.MESSAGES,
+    output_member="max_tokens",
+    output_is_required=True,
+    priority_in_body=False,
+)
+COUNT_TOKENS = Route(
+    name="/v1/messages/count_tokens",
+    method="POST",
+    path="/v1/messages/count_tokens",
+    dialect=Dialect.ANTHROPIC,
+    generation=False,
+    form=PromptForm.MESSAGES,
+)
 MODELS = Route(
     name="/v1/models",
     method="GET",
@@ -101,7 +123,7 @@ MODEL = Route(
     form=PromptForm.NONE,
 )
 
-ROUTES = (CHAT_COMPLETIONS, COMPLETIONS, MODELS, MODEL)
+ROUTES = (CHAT_COMPLETIONS, COMPLETIONS, MESSAGES, COUNT_TOKENS, MODELS, MODEL)
 _BY_PATH = {route.path: route for route in ROUTES if route is not MODEL}
 _MODEL_ID = re.compile(r"(?:[A-Za-z0-9._~:@+,=!$&'()*/-]|%[0-9A-Fa-f]{2})+")
 
@@ -119,11 +141,6 @@ def find_route(method: str, raw_path: str) -> Route | WrongMethod | None:
     if method != route.method:
         return WrongMethod(route.method, route.dialect)
     return route
-
-
-def dialect_of(raw_path: str) -> Dialect:
-    """Whose envelope a refusal of this path wears, also where the path is no route."""
-    return Dialect.ANTHROPIC if raw_path.startswith("/v1/messages") else Dialect.OPENAI
 
 
 def _model_route(raw_id: str) -> Route | None:

@@ -80,3 +80,8 @@ def read_object(members: Mapping[str, Any], name: str) -> dict[str, Any] | None:
 def missing(name: str) -> BadRequest:
     """The member is required and is not there."""
     return bad("missing_required_parameter", f"{name} is required.", name)
+
+
+def unsupported(name: str) -> BadRequest:
+    """The member is known, and not a caller's to send."""
+    return bad("unsupported_parameter", f"{name} is not accepted here.", name)

@@ -23,7 +23,12 @@ def whole(*chunks: bytes) -> BodyTap:
         ({"usage": {"prompt_tokens": 5, "prompt_tokens_details": {"cached_tokens": 4}}}, Usage(5, None, 4)),
         ({"usage": {"prompt_tokens": 5, "prompt_tokens_details": None}}, Usage(5)),
         ({"type": "message_start", "message": {"usage": {"input_tokens": 3, "output_tokens": 0}}}, Usage(3, 0)),
-        ({"usage": {"input_tokens": 3, "cache_read_input_tokens": 2}}, Usage(3, None, 2)),
+        ({"usage": {"input_tokens": 3, "cache_read_input_tokens": 2}}, Usage(5, None, 2)),
+        ({"usage": {"input_tokens": 3, "cache_read_input_tokens": None}}, Usage(3)),
+        (
+            {"usage": {"input_tokens": 0, "cache_creation_input_tokens": 4, "cache_read_input_tokens": 16}},
+            Usage(20, None, 16),
+        ),
         (
             {
                 "response": {

@@ -5,6 +5,8 @@ import pytest
 from gateway.wire.dialects import (
     CHAT_COMPLETIONS,
     COMPLETIONS,
+    COUNT_TOKENS,
+    MESSAGES,
     MODEL,
     MODELS,
     ROUTES,
@@ -12,7 +14,6 @@ from gateway.wire.dialects import (
     PromptForm,
     Route,
     WrongMethod,
-    dialect_of,
     find_route,
 )
 
@@ -22,6 +23,8 @@ from gateway.wire.dialects import (
     [
         ("POST", "/v1/chat/completions", CHAT_COMPLETIONS),
         ("POST", "/v1/completions", COMPLETIONS),
+        ("POST", "/v1/messages", MESSAGES),
+        ("POST", "/v1/messages/count_tokens", COUNT_TOKENS),
         ("GET", "/v1/models", MODELS),
     ],
 )
@@ -38,6 +41,9 @@ def test_an_exact_path_is_its_route(method: str, path: str, route: Route) -> Non
         "/v1",
         "/v1/",
         "/v1/chat/completions/",
+        "/v1/messagesX",
+        "/v1/messages/",
+        "/v1/messages/batches",
         "//v1/completions",
         "/V1/completions",
         "/v1/./completions",
@@ -113,12 +119,12 @@ def test_an_id_that_could_be_read_as_another_path_is_no_model(raw_id: str) -> No
     assert find_route("GET", f"/v1/models/{raw_id}") is None
 
 
-def test_every_generation_route_says_where_its_output_limit_stands() -> None:
+def test_every_generation_route_says_how_its_prompt_stands_in_its_body() -> None:
     for route in ROUTES:
-        assert route.generation == (route.form is not PromptForm.NONE) == (route.output_member is not None)
+        if route.generation:
+            assert route.form is not PromptForm.NONE
 
 
-def test_refusals_on_the_anthropic_path_wear_its_envelope() -> None:
-    assert dialect_of("/v1/messages") is Dialect.ANTHROPIC
-    assert dialect_of("/v1/messages/count_tokens") is Dialect.ANTHROPIC
-    assert dialect_of("/v1/nothing") is Dialect.OPENAI
+def test_a_wrong_method_is_told_in_the_dialect_of_its_path() -> None:
+    assert find_route("GET", "/v1/messages") == WrongMethod("POST", Dialect.ANTHROPIC)
+    assert find_route("GET", "/v1/messages/count_tokens") == WrongMethod("POST", Dialect.ANTHROPIC)

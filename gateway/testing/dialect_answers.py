@@ -1,0 +1,49 @@
+"""What an engine says on the routes beside chat, as bytes: events and whole answers of each dialect.
+
+Owns the shapes of vLLM's answers on these routes, as far as the tests look at them.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+
+def named_event(value: dict[str, Any]) -> bytes:
+    """Write one event that bears its type as its name."""
+    return b"event: %s\ndata: %s\n\n" % (value["type"].encode(), json.dumps(value).encode())
+
+
+def a_message(text: str = "Hello world", *, prompt_tokens: int = 5, output_tokens: int = 2) -> dict[str, Any]:
+    """Return a whole answer to POST /v1/messages."""
+    return {
+        "id": "chatcmpl-1",
+        "type": "message",
+        "role": "assistant",
+        "content": [{"type": "text", "text": text}],
+        "model": "tiny",
+        "stop_reason": "end_turn",
+        "usage": {"input_tokens": prompt_tokens, "output_tokens": output_tokens},
+    }
+
+
+def message_events(*texts: str, prompt_tokens: int = 5, cached_tokens: int = 0) -> list[bytes]:
+    """Return the events of a streamed message, to its own end."""
+    usage = {"input_tokens": prompt_tokens - cached_tokens, "output_tokens": len(texts)}
+    if cached_tokens:
+        usage["cache_read_input_tokens"] = cached_tokens
+    start = {"id": "chatcmpl-1", "content": [], "model": "tiny", "usage": {"input_tokens": 0, "output_tokens": 0}}
+    pieces: list[dict[str, Any]] = [
+        {"type": "message_start", "message": start},
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+        *({"type": "content_block_delta", "delta": {"type": "text_delta", "text": text}} for text in texts),
+        {"type": "content_block_stop", "index": 0},
+        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": usage},
+        {"type": "message_stop"},
+    ]
+    return [named_event(piece) for piece in pieces]
+
+
+def message_error(kind: str, message: str = "no") -> dict[str, Any]:
+    """Return the envelope of an error on the Messages routes."""
+    return {"type": "error", "error": {"type": kind, "message": message}}
