@@ -35,6 +35,7 @@ from gateway.server.ending import Ending, Stage
 from gateway.server.front import Front
 from gateway.server.handlers import Handlers
 from gateway.server.intake import IntakeBounds
+from gateway.server.kept_responses import KeptResponses
 from gateway.server.keys_watch import KeysWatch
 from gateway.server.ops import Ops as OpsPort
 from gateway.server.questions import Questions
@@ -92,6 +93,7 @@ class Gateway:
             observer=observer,
             clock=clock,
             ending=Ending(),
+            kept_responses=KeptResponses(),
             intake=IntakeBounds(
                 limits.body_bytes_max, limits.inflated_bytes_max, limits.header_bytes_max, limits.body_read_s
             ),

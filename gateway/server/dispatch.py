@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from gateway.core.ticket import Assignment
@@ -108,6 +109,7 @@ async def _send_request(rooms: Rooms, lease: Lease, admitted: Admitted) -> Outco
         own_headers=own_headers(admitted.exchange, lease.waited_s),
         answered=watch.answered,
         generated=watch.generated,
+        named=partial(rooms.kept_responses.made, engine=lease.engine, tenant=admitted.assignment.tenant),
     )
     outgoing = await _outgoing(watch, lease, admitted)
     watch.dispatched()

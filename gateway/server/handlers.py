@@ -35,7 +35,7 @@ from gateway.server.slicer import Prompt
 from gateway.server.unadmitted import Unadmitted
 from gateway.server.visit import Visit
 from gateway.wire import refusals, requests
-from gateway.wire.dialects import Dialect, Route, WrongMethod, find_route
+from gateway.wire.dialects import RESPONSES, Dialect, Route, WrongMethod, find_route
 from gateway.wire.headers import engine_headers
 from gateway.wire.requests import BadRequest, Call
 
@@ -98,9 +98,10 @@ class Handlers:
     async def _without_engine_time(self, visit: Visit, route: Route, identity: Identity) -> None:
         if self._rooms.ending.refuses:
             raise Refusing(draining())
-        if route.method == "POST":
+        if route.response_id is not None or route.method == "POST":
+            pass_on = self._unadmitted.ask if route.response_id is None else self._unadmitted.of_response
             with self._bodies.holding() as held:
-                await self._unadmitted.ask(visit, route, identity, held)
+                await pass_on(visit, route, identity, held)
         else:
             headers = [("Content-Type", "application/json"), ("x-request-id", visit.request_id)]
             await visit.client.send(200, headers, models.answer(self._rooms.pools, identity, route.model_id))
@@ -171,6 +172,9 @@ class Handlers:
         draft = await of_body(len(body), requests.read, route, body)
         pool = models.pool_of(rooms.pools, identity, draft.model)
         call = await of_body(len(body), requests.judge, draft, plan.request, rooms.allowed_engine_fields)
+        previous = call.members.get("previous_response_id") if route is RESPONSES else None
+        if previous is not None:
+            rooms.kept_responses.engine_of(previous, identity.tenant, param="previous_response_id")
         context_tokens = rooms.pools.context_tokens(call.model)
         shape = await self._measure(exchange, pool, call, context_tokens)
         rooms.observer.measured(exchange, plan.length_class(shape.longest_prompt_tokens), pool.name)

@@ -1,4 +1,4 @@
-"""Requests that take no engine time, passed on without admission: their answers are a matter of the engine's CPU.
+"""Requests that take no engine time, passed on without admission: token counts, and what an engine keeps of responses.
 
 Owns the bound of how many are open at once. What is sent is judged as everything else is: the model has to be the
 caller's, and nothing in the body may steer the engine or have it fetch something.
@@ -6,6 +6,7 @@ caller's, and nothing in the body may steer the engine or have it fetch somethin
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -23,8 +24,10 @@ from gateway.server.visit import Visit
 from gateway.wire import requests
 from gateway.wire.dialects import Route
 from gateway.wire.headers import client_headers, engine_headers
+from gateway.wire.sse import StreamTap
 
 OPEN_MAX = 64
+_QUERY = re.compile(r"stream=(true|false)|starting_after=\d{1,9}")
 
 
 class Unadmitted:
@@ -51,6 +54,20 @@ class Unadmitted:
             headers = engine_headers(visit.request.headers.items(), content_type="application/json")
             headers.append(("X-Request-Id", visit.request_id))
             await self._pass_on(visit, watch, Outgoing("POST", route.path, headers, sent))
+
+    async def of_response(self, visit: Visit, route: Route, identity: Identity, held: HeldBody) -> None:
+        """Have the engine that made a response tell of it, or cancel it. Raises what refuses it."""
+        rooms = self._rooms
+        assert route.response_id is not None, "only a route about a response comes here"
+        with self._opening():
+            watch = rooms.watches[rooms.kept_responses.engine_of(route.response_id, identity.tenant)]
+            if not watch.health.is_up:
+                raise Refusing(Refusal(Reason.NO_ENGINE, "The engine that made this response is not there now."))
+            await intake.read_body(visit.request, visit.client, rooms.intake, held)  # the id says it all
+            asked = [pair for pair in visit.request.query_string.split("&") if _QUERY.fullmatch(pair)]
+            path = f"{route.path}?{'&'.join(asked)}" if asked else route.path
+            headers = [*engine_headers(visit.request.headers.items()), ("X-Request-Id", visit.request_id)]
+            await self._pass_on(visit, watch, Outgoing(route.method, path, headers, b""))
 
     async def _pass_on(self, visit: Visit, watch: EngineWatch, outgoing: Outgoing) -> None:
         try:
@@ -81,9 +98,13 @@ class Unadmitted:
 async def _relay(reply: Reply, visit: Visit) -> None:
     client, chunk = visit.client, await reply.read()
     reply.began()
-    headers = [*client_headers(reply.headers, stream=False), ("x-request-id", visit.request_id)]
+    is_stream = reply.is_event_stream and reply.status == 200
+    client.tap = tap = StreamTap(visit.dialect) if is_stream else None
+    headers = [*client_headers(reply.headers, stream=is_stream), ("x-request-id", visit.request_id)]
     await client.commit(reply.status, headers, content_length=reply.content_length)
     while chunk:
+        if tap is not None:
+            tap.feed(chunk)
         await client.write(chunk)
         chunk = await reply.read()
     await client.end()

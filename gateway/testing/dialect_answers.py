@@ -47,3 +47,34 @@ def message_events(*texts: str, prompt_tokens: int = 5, cached_tokens: int = 0) 
 def message_error(kind: str, message: str = "no") -> dict[str, Any]:
     """Return the envelope of an error on the Messages routes."""
     return {"type": "error", "error": {"type": kind, "message": message}}
+
+
+def a_response(
+    text: str = "Hello world", *, response_id: str = "resp_1", prompt_tokens: int = 5, output_tokens: int = 2
+) -> dict[str, Any]:
+    """Return a whole answer to POST /v1/responses."""
+    return {
+        "id": response_id,
+        "object": "response",
+        "status": "completed",
+        "error": None,
+        "output": [{"type": "message", "content": [{"type": "output_text", "text": text}]}],
+        "usage": {
+            "input_tokens": prompt_tokens,
+            "input_tokens_details": {"cached_tokens": 0},
+            "output_tokens": output_tokens,
+        },
+    }
+
+
+def response_events(*texts: str, response_id: str = "resp_1", end: str = "completed") -> list[bytes]:
+    """Return the events of a streamed response, to its own end; the first two come before it is scheduled."""
+    begun = {"id": response_id, "object": "response", "status": "in_progress", "error": None, "usage": None}
+    ended = {**a_response("".join(texts), response_id=response_id, output_tokens=len(texts)), "status": end}
+    pieces: list[dict[str, Any]] = [
+        {"type": "response.created", "response": begun},
+        {"type": "response.in_progress", "response": begun},
+        *({"type": "response.output_text.delta", "delta": text} for text in texts),
+        {"type": f"response.{end}", "response": ended},
+    ]
+    return [named_event(piece) for piece in pieces]

@@ -39,6 +39,8 @@ STATUS_UNKNOWN = 502
 _CACHE_MEMBERS = ("cache_read_input_tokens", "cache_creation_input_tokens")
 _TOKENS_MAX = 1 << 40  # beyond any context: a larger count is nonsense
 
+_RESPONSE_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
+_RESPONSE_HEAD = re.compile(rb'\s*\{\s*"id"\s*:\s*"([A-Za-z0-9_-]{1,128})"')
 _ERROR_HEAD = re.compile(rb'\s*\{\s*"(?:error"\s*:\s*+(?!null)|type"\s*:\s*"error"|object"\s*:\s*"error")')
 _USAGE = re.compile(rb'"usage"\s*:\s*(?=\{)')
 
@@ -92,6 +94,13 @@ def read_error(value: Any, body: bytes) -> InBandError | None:
     return InBandError(_status(error) if isinstance(error, dict) else STATUS_UNKNOWN, body)
 
 
+def read_response_id(value: Any) -> str | None:
+    """The id of the response that an event of a Responses stream holds."""
+    response = value.get("response") if isinstance(value, dict) else None
+    stated = response.get("id") if isinstance(response, dict) else None
+    return stated if isinstance(stated, str) and _RESPONSE_ID.fullmatch(stated) else None
+
+
 class BodyTap:
     """Reads an answer that is no stream while it passes, holding at most its head and its tail.
 
@@ -115,6 +124,12 @@ class BodyTap:
         if self._seen_bytes < HEAD_BYTES_TO_JUDGE:
             return True
         return self._seen_bytes <= HEAD_BYTES_MAX and _ERROR_HEAD.match(self._head) is not None
+
+    @property
+    def response_id(self) -> str | None:
+        """The id that a whole answer begins with."""
+        found = _RESPONSE_HEAD.match(self._head)
+        return None if found is None else found[1].decode()
 
     def feed(self, chunk: bytes) -> None:
         """Take the next bytes of the body."""

@@ -42,7 +42,7 @@ class Route:
     output_member: where the output limit stands in the body, None: nothing is generated; output_is_required: whether
     it has to; output_tokens_default: what the engine takes where the body states none, None: all the context left.
     priority_in_body: whether the engine reads a priority from the body too, besides the header.
-    model_id: the decoded id of GET /v1/models/{id}, else None.
+    model_id: the decoded id of GET /v1/models/{id}, else None. response_id: of a route about one response, else None.
     """
 
     name: str
@@ -56,6 +56,7 @@ class Route:
     output_tokens_default: int | None = None
     priority_in_body: bool = True
     model_id: str | None = None
+    response_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +107,24 @@ COUNT_TOKENS = Route(
     generation=False,
     form=PromptForm.MESSAGES,
 )
+RESPONSES = Route(
+    name="/v1/responses",
+    method="POST",
+    path="/v1/responses",
+    dialect=Dialect.RESPONSES,
+    generation=True,
+    form=PromptForm.RESPONSES,
+    output_member="max_output_tokens",
+)
+RESPONSE = Route(
+    name="/v1/responses/{id}",
+    method="GET",
+    path="/v1/responses/",
+    dialect=Dialect.RESPONSES,
+    generation=False,
+    form=PromptForm.NONE,
+)
+RESPONSE_CANCEL = replace(RESPONSE, name="/v1/responses/{id}/cancel", method="POST")
 MODELS = Route(
     name="/v1/models",
     method="GET",
@@ -123,8 +142,12 @@ MODEL = Route(
     form=PromptForm.NONE,
 )
 
-ROUTES = (CHAT_COMPLETIONS, COMPLETIONS, MESSAGES, COUNT_TOKENS, MODELS, MODEL)
-_BY_PATH = {route.path: route for route in ROUTES if route is not MODEL}
+ROUTES = (
+    *(CHAT_COMPLETIONS, COMPLETIONS, MESSAGES, COUNT_TOKENS),
+    *(RESPONSES, RESPONSE, RESPONSE_CANCEL, MODELS, MODEL),
+)
+_BY_PATH = {route.path: route for route in ROUTES if not route.path.endswith("/")}
+_RESPONSE_PATH = re.compile(r"/v1/responses/([A-Za-z0-9_-]{1,128})(/cancel)?")
 _MODEL_ID = re.compile(r"(?:[A-Za-z0-9._~:@+,=!$&'()*/-]|%[0-9A-Fa-f]{2})+")
 
 
@@ -136,6 +159,9 @@ def find_route(method: str, raw_path: str) -> Route | WrongMethod | None:
     route = _BY_PATH.get(raw_path)
     if route is None and raw_path.startswith(MODEL.path):
         route = _model_route(raw_path.removeprefix(MODEL.path))
+    elif route is None and (of_response := _RESPONSE_PATH.fullmatch(raw_path)):
+        response_id, cancel = of_response.groups()
+        route = replace(RESPONSE_CANCEL if cancel else RESPONSE, path=raw_path, response_id=response_id)
     if route is None:
         return None
     if method != route.method:

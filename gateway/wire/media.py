@@ -30,7 +30,7 @@ MEDIUM_OF_PART: Mapping[str, Medium] = {
     "video_url": Medium.VIDEO,
     "video_embeds": Medium.VIDEO,
 }
-URL_MEMBERS = ("image_url", "audio_url", "video_url")
+URL_MEMBERS = ("image_url", "audio_url", "video_url", "file_url")
 EMBEDDED_PARTS = ("prompt_embeds", "image_embeds", "audio_embeds", "video_embeds")
 
 

@@ -5,7 +5,7 @@ Owns the judgement of the members that hold a prompt or decide its length. Judge
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import NoneType
 from typing import Any
 
@@ -18,7 +18,10 @@ PROMPT_MEMBERS: Mapping[PromptForm, str] = {
     PromptForm.CHAT: "messages",
     PromptForm.COMPLETION: "prompt",
     PromptForm.MESSAGES: "messages",
+    PromptForm.RESPONSES: "input",
 }
+# Such a request is answered before its work begins, which would then go on outside of all admission.
+BACKGROUND = "background"
 _FLAGS = ("add_generation_prompt", "continue_final_message", "add_special_tokens", "echo", "use_beam_search")
 
 
@@ -30,13 +33,16 @@ def judge_prompt(form: PromptForm, members: Mapping[str, Any], allowed: frozense
     match form:
         case PromptForm.CHAT:
             _judge_messages(members)
-            _judge_parts("messages", members["messages"], allowed)
+            _judge_parts(media.parts(members["messages"]), allowed)
             _judge_template_inputs(members)
             return 1
         case PromptForm.MESSAGES:
             _judge_messages(members)
-            _judge_parts("messages", members["messages"], allowed)
+            _judge_parts(media.parts(members["messages"]), allowed)
             _judge_blocks(members)
+            return 1
+        case PromptForm.RESPONSES:
+            _judge_input(members, allowed)
             return 1
         case PromptForm.COMPLETION:
             return _judge_completion_prompt(members)
@@ -55,8 +61,8 @@ def _judge_messages(members: Mapping[str, Any]) -> None:
             raise bad("invalid_type", f"messages[{index}].role has to be a string.", f"messages[{index}].role")
 
 
-def _judge_parts(name: str, holders: Sequence[Any], allowed: frozenset[str]) -> None:
-    for path, part in media.parts(holders, name):
+def _judge_parts(parts: Iterable[tuple[str, Mapping[str, Any]]], allowed: frozenset[str]) -> None:
+    for path, part in parts:
         tensors = media.embedded(part)
         if tensors is not None and tensors not in allowed:
             raise unsupported(path)
@@ -89,16 +95,37 @@ def _judge_blocks(members: Mapping[str, Any]) -> None:
     read_object(members, "chat_template_kwargs")
 
 
+def _judge_input(members: Mapping[str, Any], allowed: frozenset[str]) -> None:
+    if read_bool(members, BACKGROUND) and BACKGROUND not in allowed:
+        raise unsupported(BACKGROUND)
+    stated = members.get("input")
+    if stated is None:
+        raise missing("input")
+    if type(stated) is not str:
+        for index, item in enumerate(_judge_objects(members, "input")):
+            _judge_parts(media.parts_of(item.get("content"), f"input[{index}].content"), allowed)
+            output, place = item.get("output"), f"input[{index}].output"
+            _judge_parts([(place, output)] if type(output) is dict else media.parts_of(output, place), allowed)
+    for name in ("instructions", "previous_response_id"):
+        read_str(members, name)
+    for name in ("reasoning", "chat_template_kwargs"):
+        read_object(members, name)
+    for index, tool in enumerate(_judge_objects(members, "tools")):
+        if tool.get("type") == "namespace":
+            _judge_objects(tool, "tools", f"tools[{index}].")
+
+
 def _judge_tool_name(tool: Any, path: str) -> None:
     if type(tool) is not dict or type(tool.get("name")) is not str:
         raise bad("invalid_type", f"{path} has to be a string.", path)
 
 
-def _judge_objects(members: Mapping[str, Any], name: str) -> Sequence[dict[str, Any]]:
+def _judge_objects(members: Mapping[str, Any], name: str, within: str = "") -> Sequence[dict[str, Any]]:
     items = read_list(members, name) or []
     for index, item in enumerate(items):
         if type(item) is not dict:
-            raise bad("invalid_type", f"{name}[{index}] has to be an object.", f"{name}[{index}]")
+            place = f"{within}{name}[{index}]"
+            raise bad("invalid_type", f"{place} has to be an object.", place)
     return items
 
 

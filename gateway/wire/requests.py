@@ -25,7 +25,7 @@ from gateway.wire.fields import (
     unsupported,
 )
 from gateway.wire.json_flaws import Malformed
-from gateway.wire.prompt_forms import PROMPT_MEMBERS, judge_prompt
+from gateway.wire.prompt_forms import BACKGROUND, PROMPT_MEMBERS, judge_prompt
 
 __all__ = ["BadRequest", "Call", "Draft", "judge", "parse", "read"]
 
@@ -40,9 +40,12 @@ OPERATOR_MEMBERS = (
     "mm_processor_kwargs",
 )
 # Lists that the policy's list_items_max does not bound: the prompt's own length is bounded in tokens.
-_UNBOUNDED_LISTS = frozenset({"messages", "prompt", "stop"})
+_UNBOUNDED_LISTS = frozenset({"messages", "prompt", "input", "stop"})
 # With these the engine's answer depends on computing the prompt in one go, or the prompt is not what it seems.
-_WHOLE_PROMPT_MEMBERS = ("echo", "prompt_logprobs", "truncate_prompt_tokens", "use_beam_search", *OPERATOR_MEMBERS)
+_WHOLE_PROMPT_MEMBERS = (
+    *("echo", "prompt_logprobs", "truncate_prompt_tokens", "use_beam_search"),
+    *("previous_response_id", "previous_input_messages", BACKGROUND, *OPERATOR_MEMBERS),
+)
 _NEWER_OUTPUT_MEMBER = "max_completion_tokens"
 
 

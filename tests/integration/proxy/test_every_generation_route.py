@@ -44,7 +44,15 @@ MESSAGES = Spoken(
     dialect_answers.message_events("Hello", " world"),
     dialect_answers.named_event(dialect_answers.message_error("api_error")),
 )
-SPOKEN = [MESSAGES]
+RESPONSES = Spoken(
+    "/v1/responses",
+    {"input": "Say hello.", "max_output_tokens": 9},
+    dialect_answers.a_response(),
+    "max_output_tokens",
+    dialect_answers.response_events("Hello", " world"),
+    dialect_answers.named_event({"type": "error", "code": "server_error", "message": "no"}),
+)
+SPOKEN = [MESSAGES, RESPONSES]
 STREAMED = [spoken for spoken in SPOKEN if spoken.events]
 LIMITED = [spoken for spoken in SPOKEN if spoken.limit]
 

@@ -9,6 +9,9 @@ from gateway.wire.dialects import (
     MESSAGES,
     MODEL,
     MODELS,
+    RESPONSE,
+    RESPONSE_CANCEL,
+    RESPONSES,
     ROUTES,
     Dialect,
     PromptForm,
@@ -25,6 +28,7 @@ from gateway.wire.dialects import (
         ("POST", "/v1/completions", COMPLETIONS),
         ("POST", "/v1/messages", MESSAGES),
         ("POST", "/v1/messages/count_tokens", COUNT_TOKENS),
+        ("POST", "/v1/responses", RESPONSES),
         ("GET", "/v1/models", MODELS),
     ],
 )
@@ -128,3 +132,37 @@ def test_every_generation_route_says_how_its_prompt_stands_in_its_body() -> None
 def test_a_wrong_method_is_told_in_the_dialect_of_its_path() -> None:
     assert find_route("GET", "/v1/messages") == WrongMethod("POST", Dialect.ANTHROPIC)
     assert find_route("GET", "/v1/messages/count_tokens") == WrongMethod("POST", Dialect.ANTHROPIC)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "template"),
+    [
+        ("GET", "/v1/responses/resp_0a-B", RESPONSE),
+        ("POST", "/v1/responses/resp_0a-B/cancel", RESPONSE_CANCEL),
+    ],
+)
+def test_a_route_about_one_response_holds_its_id(method: str, path: str, template: Route) -> None:
+    route = find_route(method, path)
+    assert isinstance(route, Route)
+    assert (route.response_id, route.path, route.name) == ("resp_0a-B", path, template.name)
+    assert not route.generation
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/responses/",
+        "/v1/responses/a/b",
+        "/v1/responses/..",
+        "/v1/responses/%61",
+        "/v1/responses/a/cancel/",
+        "/v1/responses/a/input_items",
+    ],
+)
+def test_whatever_is_no_plain_id_is_no_response(path: str) -> None:
+    assert find_route("GET", path) is None
+
+
+def test_the_methods_of_a_responses_routes_are_told() -> None:
+    assert find_route("POST", "/v1/responses/a") == WrongMethod("GET", Dialect.RESPONSES)
+    assert find_route("GET", "/v1/responses/a/cancel") == WrongMethod("POST", Dialect.RESPONSES)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.core.plan import RequestBounds
-from gateway.wire.dialects import COUNT_TOKENS, MESSAGES, Route
+from gateway.wire.dialects import COUNT_TOKENS, MESSAGES, RESPONSES, Route
 from gateway.wire.fields import BadRequest
 from gateway.wire.requests import Call, parse
 
@@ -81,3 +81,56 @@ def test_a_message_that_cannot_be_served_is_refused_by_its_member(
     members: dict[str, Any], code: str, param: str
 ) -> None:
     assert refused(MESSAGES, **members) == (code, param)
+
+
+def test_a_response_states_its_output_under_a_name_of_its_own() -> None:
+    call = judged(RESPONSES, input="hello", max_output_tokens=7)
+    assert (call.output_tokens_stated, call.output_member, call.prompt_member) == (7, "max_output_tokens", "input")
+    assert call.is_divisible
+    assert judged(RESPONSES, input=HELLO, max_tokens=7).output_tokens_stated is None
+
+
+def test_a_response_that_continues_another_is_computed_whole() -> None:
+    assert not judged(RESPONSES, input="x", previous_response_id="resp_1").is_divisible
+
+
+IMAGE = {"type": "input_image", "image_url": "https://example.com/a.png"}
+FILE = {"type": "input_file", "file_url": "https://example.com/a.pdf"}
+SCREENSHOT = {"type": "computer_screenshot", "image_url": "https://example.com/a.png"}
+
+
+@pytest.mark.parametrize(
+    ("members", "code", "param"),
+    [
+        ({}, "missing_required_parameter", "input"),
+        ({"input": 5}, "invalid_type", "input"),
+        ({"input": ["x"]}, "invalid_type", "input[0]"),
+        ({"input": "x", "background": True}, "unsupported_parameter", "background"),
+        ({"input": "x", "background": 1}, "invalid_type", "background"),
+        ({"input": "x", "tools": [{"type": "namespace", "tools": ["x"]}]}, "invalid_type", "tools[0].tools[0]"),
+        ({"input": "x", "max_output_tokens": 0}, "integer_below_min_value", "max_output_tokens"),
+        ({"input": [{"role": "user", "content": [IMAGE]}]}, "unsupported_url", "input[0].content[0].image_url"),
+        ({"input": [{"role": "user", "content": [FILE]}]}, "unsupported_url", "input[0].content[0].file_url"),
+        (
+            {"input": [{"type": "function_call_output", "output": [IMAGE]}]},
+            "unsupported_url",
+            "input[0].output[0].image_url",
+        ),
+        (
+            {"input": [{"type": "computer_call_output", "output": SCREENSHOT}]},
+            "unsupported_url",
+            "input[0].output.image_url",
+        ),
+        ({"input": "x", "kv_transfer_params": {}}, "unsupported_parameter", "kv_transfer_params"),
+    ],
+)
+def test_a_response_that_cannot_be_served_is_refused_by_its_member(
+    members: dict[str, Any], code: str, param: str
+) -> None:
+    assert refused(RESPONSES, **members) == (code, param)
+
+
+def test_work_in_the_background_is_for_the_configuration_to_allow() -> None:
+    body = json.dumps({"model": "m", "input": "x", "background": True}).encode()
+    assert not parse(RESPONSES, body, BOUNDS, frozenset({"background"})).is_divisible
+    assert judged(RESPONSES, input="x", background=False).is_divisible
