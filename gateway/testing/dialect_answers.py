@@ -78,3 +78,14 @@ def response_events(*texts: str, response_id: str = "resp_1", end: str = "comple
         {"type": f"response.{end}", "response": ended},
     ]
     return [named_event(piece) for piece in pieces]
+
+
+def embeddings(count: int = 1, *, prompt_tokens: int = 5) -> dict[str, Any]:
+    """Return an answer to POST /v1/embeddings."""
+    data = [{"index": index, "object": "embedding", "embedding": [0.25]} for index in range(count)]
+    return {"object": "list", "data": data, "model": "tiny", "usage": {"prompt_tokens": prompt_tokens}}
+
+
+def scores(member: str, *, prompt_tokens: int = 5) -> dict[str, Any]:
+    """Return an answer to POST /v1/rerank or /v1/score, whose results stand under `member`."""
+    return {"id": "x", member: [{"index": 0, "score": 0.5}], "usage": {"prompt_tokens": prompt_tokens}}

@@ -41,7 +41,7 @@ class Route:
     generation: whether the request takes engine time, so that it is offered to admission.
     output_member: where the output limit stands in the body, None: nothing is generated; output_is_required: whether
     it has to; output_tokens_default: what the engine takes where the body states none, None: all the context left.
-    priority_in_body: whether the engine reads a priority from the body too, besides the header.
+    priority_in_header, priority_in_body: where an engine that reads priorities looks for this route's.
     model_id: the decoded id of GET /v1/models/{id}, else None. response_id: of a route about one response, else None.
     """
 
@@ -54,6 +54,7 @@ class Route:
     output_member: str | None = None
     output_is_required: bool = False
     output_tokens_default: int | None = None
+    priority_in_header: bool = True
     priority_in_body: bool = True
     model_id: str | None = None
     response_id: str | None = None
@@ -125,6 +126,18 @@ RESPONSE = Route(
     form=PromptForm.NONE,
 )
 RESPONSE_CANCEL = replace(RESPONSE, name="/v1/responses/{id}/cancel", method="POST")
+EMBEDDINGS = Route(
+    name="/v1/embeddings",
+    method="POST",
+    path="/v1/embeddings",
+    dialect=Dialect.OPENAI,
+    generation=True,
+    form=PromptForm.EMBEDDING,
+    output_tokens_default=0,
+    priority_in_header=False,
+)
+RERANK = replace(EMBEDDINGS, name="/v1/rerank", path="/v1/rerank", form=PromptForm.RERANK)
+SCORE = replace(EMBEDDINGS, name="/v1/score", path="/v1/score", form=PromptForm.SCORE)
 MODELS = Route(
     name="/v1/models",
     method="GET",
@@ -144,7 +157,8 @@ MODEL = Route(
 
 ROUTES = (
     *(CHAT_COMPLETIONS, COMPLETIONS, MESSAGES, COUNT_TOKENS),
-    *(RESPONSES, RESPONSE, RESPONSE_CANCEL, MODELS, MODEL),
+    *(RESPONSES, RESPONSE, RESPONSE_CANCEL),
+    *(EMBEDDINGS, RERANK, SCORE, MODELS, MODEL),
 )
 _BY_PATH = {route.path: route for route in ROUTES if not route.path.endswith("/")}
 _RESPONSE_PATH = re.compile(r"/v1/responses/([A-Za-z0-9_-]{1,128})(/cancel)?")

@@ -5,7 +5,7 @@ Owns the judgement of the members that hold a prompt or decide its length. Judge
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import NoneType
 from typing import Any
 
@@ -19,7 +19,12 @@ PROMPT_MEMBERS: Mapping[PromptForm, str] = {
     PromptForm.COMPLETION: "prompt",
     PromptForm.MESSAGES: "messages",
     PromptForm.RESPONSES: "input",
+    PromptForm.EMBEDDING: "input",
+    PromptForm.RERANK: "documents",
+    PromptForm.SCORE: "documents",
 }
+# The names under which the two sides of a score may stand; the first that are both there are meant.
+SCORE_SIDES = (("queries", "documents"), ("queries", "items"), ("data_1", "data_2"), ("text_1", "text_2"))
 # Such a request is answered before its work begins, which would then go on outside of all admission.
 BACKGROUND = "background"
 _FLAGS = ("add_generation_prompt", "continue_final_message", "add_special_tokens", "echo", "use_beam_search")
@@ -30,24 +35,21 @@ def judge_prompt(form: PromptForm, members: Mapping[str, Any], allowed: frozense
     for name in _FLAGS:
         read_bool(members, name)
     read_int(members, "truncate_prompt_tokens", minimum=-1)
-    match form:
-        case PromptForm.CHAT:
-            _judge_messages(members)
-            _judge_parts(media.parts(members["messages"]), allowed)
-            _judge_template_inputs(members)
-            return 1
-        case PromptForm.MESSAGES:
-            _judge_messages(members)
-            _judge_parts(media.parts(members["messages"]), allowed)
-            _judge_blocks(members)
-            return 1
-        case PromptForm.RESPONSES:
-            _judge_input(members, allowed)
-            return 1
-        case PromptForm.COMPLETION:
-            return _judge_completion_prompt(members)
-        case _:
-            raise AssertionError(f"no route's body is judged in the form {form}")
+    return _JUDGES[form](members, allowed)
+
+
+def _judge_chat(members: Mapping[str, Any], allowed: frozenset[str]) -> int:
+    _judge_messages(members)
+    _judge_parts(media.parts(members["messages"]), allowed)
+    _judge_template_inputs(members)
+    return 1
+
+
+def _judge_anthropic(members: Mapping[str, Any], allowed: frozenset[str]) -> int:
+    _judge_messages(members)
+    _judge_parts(media.parts(members["messages"]), allowed)
+    _judge_blocks(members)
+    return 1
 
 
 def _judge_messages(members: Mapping[str, Any]) -> None:
@@ -95,7 +97,7 @@ def _judge_blocks(members: Mapping[str, Any]) -> None:
     read_object(members, "chat_template_kwargs")
 
 
-def _judge_input(members: Mapping[str, Any], allowed: frozenset[str]) -> None:
+def _judge_input(members: Mapping[str, Any], allowed: frozenset[str]) -> int:
     if read_bool(members, BACKGROUND) and BACKGROUND not in allowed:
         raise unsupported(BACKGROUND)
     stated = members.get("input")
@@ -113,6 +115,7 @@ def _judge_input(members: Mapping[str, Any], allowed: frozenset[str]) -> None:
     for index, tool in enumerate(_judge_objects(members, "tools")):
         if tool.get("type") == "namespace":
             _judge_objects(tool, "tools", f"tools[{index}].")
+    return 1
 
 
 def _judge_tool_name(tool: Any, path: str) -> None:
@@ -129,30 +132,74 @@ def _judge_objects(members: Mapping[str, Any], name: str, within: str = "") -> S
     return items
 
 
-def _judge_completion_prompt(members: Mapping[str, Any]) -> int:
-    prompt = members.get("prompt")
+def _judge_texts(members: Mapping[str, Any], name: str) -> int:
+    """How many prompts it is: a text, token ids, or an array of either."""
+    prompt = members.get(name)
     if prompt is None:
         embeds = members.get("prompt_embeds")
         if embeds is None:
-            raise missing("prompt")
+            raise missing(name)
         return len(embeds) if isinstance(embeds, list) else 1
     if type(prompt) is str:
         return 1
     if type(prompt) is not list:
-        raise bad("invalid_type", "prompt has to be a string or an array.", "prompt")
+        raise bad("invalid_type", f"{name} has to be a string or an array.", name)
     if not prompt:
-        raise bad("invalid_value", "prompt is empty.", "prompt")
+        raise bad("invalid_value", f"{name} is empty.", name)
     kinds = set(map(type, prompt))
     if kinds == {int}:
-        _judge_token_ids(prompt, "prompt")
+        _judge_token_ids(prompt, name)
         return 1
     if kinds == {list}:
         for index, ids in enumerate(prompt):
-            _judge_token_ids(ids, f"prompt[{index}]")
+            _judge_token_ids(ids, f"{name}[{index}]")
     elif kinds != {str}:
-        message = "prompt has to hold strings alone, token ids alone, or arrays of token ids alone."
-        raise bad("invalid_type", message, "prompt")
+        message = f"{name} has to hold strings alone, token ids alone, or arrays of token ids alone."
+        raise bad("invalid_type", message, name)
     return len(prompt)
+
+
+def _judge_embedded(members: Mapping[str, Any], allowed: frozenset[str]) -> int:
+    """How many prompts it is: texts, or conversations, whose member the engine also lets be `input`."""
+    name = "messages" if "messages" in members else "input"
+    conversations = _conversations(members.get(name))
+    if name == "input" and not conversations:
+        return _judge_texts(members, name)
+    for messages in conversations or [members.get(name)]:
+        _judge_messages({"messages": messages})
+        _judge_parts(media.parts(messages, name), allowed)
+    _judge_template_inputs(members)
+    return len(conversations)
+
+
+def _conversations(stated: Any) -> list[Any]:
+    if type(stated) is not list or not stated:
+        return []
+    if all(type(message) is dict for message in stated):
+        return [stated]
+    is_batch = all(type(one) is list and one and all(type(message) is dict for message in one) for one in stated)
+    return stated if is_batch else []
+
+
+def _judge_sides(members: Mapping[str, Any], names: tuple[str, str], allowed: frozenset[str]) -> int:
+    """How many pairs it is: each query with each document, or one by one where there are as many."""
+    sizes = []
+    for name in names:
+        stated = members.get(name)
+        if stated is None or stated == []:
+            raise missing(name)
+        texts = stated if type(stated) is list else [stated]
+        for index, text in enumerate(texts):
+            if type(text) is not str and (type(text) is not dict or type(text.get("content")) is not list):
+                message = f"{name}[{index}] has to be a string, or an object with an array of content parts."
+                raise bad("invalid_type", message, f"{name}[{index}]")
+        _judge_parts(media.parts(texts, name), allowed)
+        sizes.append(len(texts))
+    queries, documents = sizes
+    if queries not in (1, documents):
+        message = f"{names[0]} has to be one, or as many as {names[1]}."
+        raise bad("invalid_value", message, names[0], limit=documents, observed=queries)
+    return documents
 
 
 def _judge_token_ids(ids: list[Any], param: str) -> None:
@@ -160,3 +207,23 @@ def _judge_token_ids(ids: list[Any], param: str) -> None:
         raise bad("invalid_type", f"{param} has to be a non-empty array of token ids.", param)
     if min(ids) < 0:
         raise bad("integer_below_min_value", f"{param} holds a negative token id.", param, limit=0)
+
+
+def _judge_rerank(members: Mapping[str, Any], allowed: frozenset[str]) -> int:
+    return _judge_sides(members, ("query", "documents"), allowed)
+
+
+def _judge_score(members: Mapping[str, Any], allowed: frozenset[str]) -> int:
+    sides = next((sides for sides in SCORE_SIDES if all(side in members for side in sides)), SCORE_SIDES[0])
+    return _judge_sides(members, sides, allowed)
+
+
+_JUDGES: Mapping[PromptForm, Callable[[Mapping[str, Any], frozenset[str]], int]] = {
+    PromptForm.CHAT: _judge_chat,
+    PromptForm.COMPLETION: lambda members, _: _judge_texts(members, "prompt"),
+    PromptForm.MESSAGES: _judge_anthropic,
+    PromptForm.RESPONSES: _judge_input,
+    PromptForm.EMBEDDING: _judge_embedded,
+    PromptForm.RERANK: _judge_rerank,
+    PromptForm.SCORE: _judge_score,
+}

@@ -130,11 +130,13 @@ def judge(draft: Draft, bounds: RequestBounds, allowed_engine_fields: frozenset[
         model=draft.model,
         stream=read_bool(members, "stream"),
         prompts=prompts,
-        sequences=_sequences(members, prompts, bounds),
+        sequences=_sequences(members, prompts, bounds, PROMPT_MEMBERS[draft.route.form]),
         output_tokens_stated=_output_tokens(members, output_member, draft.route),
         output_tokens_default=draft.route.output_tokens_default,
         output_member=output_member,
-        is_divisible=prompts == 1 and not any(members.get(name) for name in _WHOLE_PROMPT_MEMBERS),
+        is_divisible=output_member is not None
+        and prompts == 1
+        and not any(members.get(name) for name in _WHOLE_PROMPT_MEMBERS),
     )
 
 
@@ -166,9 +168,9 @@ def _bound(items: int, items_max: int, param: str) -> None:
         raise bad("array_above_max_length", message, param, limit=items_max, observed=items)
 
 
-def _sequences(members: Mapping[str, Any], prompts: int, bounds: RequestBounds) -> int:
+def _sequences(members: Mapping[str, Any], prompts: int, bounds: RequestBounds, prompt_member: str) -> int:
     each = read_int(members, "n", minimum=1) or 1
-    param = "n" if each > 1 or prompts == 1 else "prompt"
+    param = "n" if each > 1 or prompts == 1 else prompt_member
     best_of = read_int(members, "best_of", minimum=1) or 1
     if best_of > each:
         each, param = best_of, "best_of"

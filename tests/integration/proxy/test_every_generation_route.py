@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
+from gateway.core.plan import KvBudget
 from gateway.server import dispatch
 from gateway.testing import answers, dialect_answers
-from gateway.testing.builders import a_class, a_plan
+from gateway.testing.builders import a_class, a_plan, an_admission
 from gateway.testing.harness import MODEL, running
 from gateway.testing.raw_client import BrokenAnswer
 from gateway.testing.scripted_engine import ScriptedEngine, Wire
@@ -52,7 +54,14 @@ RESPONSES = Spoken(
     dialect_answers.response_events("Hello", " world"),
     dialect_answers.named_event({"type": "error", "code": "server_error", "message": "no"}),
 )
-SPOKEN = [MESSAGES, RESPONSES]
+EMBEDDINGS = Spoken("/v1/embeddings", {"input": "Hello."}, dialect_answers.embeddings(), None, output_tokens=0)
+RERANK = Spoken(
+    "/v1/rerank", {"query": "Who?", "documents": ["Ada"]}, dialect_answers.scores("results"), None, output_tokens=0
+)
+SCORE = Spoken(
+    "/v1/score", {"text_1": "Who?", "text_2": ["Ada"]}, dialect_answers.scores("data"), None, output_tokens=0
+)
+SPOKEN = [MESSAGES, RESPONSES, EMBEDDINGS, RERANK, SCORE]
 STREAMED = [spoken for spoken in SPOKEN if spoken.events]
 LIMITED = [spoken for spoken in SPOKEN if spoken.limit]
 
@@ -156,3 +165,31 @@ async def test_an_engines_own_refusal_passes_as_it_is(tmp_path, spoken):
     async with ScriptedEngine(answers.error(422, "odd")) as engine, running(tmp_path, engine) as gateway:
         answer = await gateway.ask(spoken.path, spoken.of())
     assert (answer.status, answer.json()["error"]["message"]) == (422, "odd")
+
+
+@each([EMBEDDINGS, RERANK, SCORE])
+async def test_what_generates_nothing_reserves_no_output(tmp_path, spoken):
+    release = asyncio.Event()
+    script = answers.held(answers.json_answer(spoken.whole), release)
+    kv = KvBudget(short_reserve_tokens=0, long_reserve_tokens=0)
+    plan = a_plan(admission=an_admission(kv=kv))
+    async with (
+        ScriptedEngine(script) as engine,
+        running(tmp_path, engine, plan=plan) as gateway,
+        gateway.client() as client,
+    ):
+        await client.post(spoken.path, spoken.of())
+        await gateway.until_metric("gateway_running_requests", 1)
+        assert await gateway.metric("gateway_kv_reserved_tokens") == 16
+        release.set()
+        assert (await client.read_answer()).status == 200
+
+
+async def test_each_prompt_of_a_list_is_a_sequence(tmp_path):
+    async with ScriptedEngine(answers.json_answer(EMBEDDINGS.whole)) as engine, running(tmp_path, engine) as gateway:
+        taken = await gateway.ask(EMBEDDINGS.path, EMBEDDINGS.of(input=["x"] * 16))
+        refused = await gateway.ask(EMBEDDINGS.path, EMBEDDINGS.of(input=["x"] * 17))
+        pairs = await gateway.ask(RERANK.path, RERANK.of(documents=["x"] * 17))
+    assert taken.status == 200
+    assert (refused.json()["error"]["code"], refused.json()["error"]["param"]) == ("too_many_sequences", "input")
+    assert (pairs.json()["error"]["code"], pairs.json()["error"]["param"]) == ("too_many_sequences", "documents")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.core.plan import RequestBounds
-from gateway.wire.dialects import COUNT_TOKENS, MESSAGES, RESPONSES, Route
+from gateway.wire.dialects import COUNT_TOKENS, EMBEDDINGS, MESSAGES, RERANK, RESPONSES, SCORE, Route
 from gateway.wire.fields import BadRequest
 from gateway.wire.requests import Call, parse
 
@@ -134,3 +134,61 @@ def test_work_in_the_background_is_for_the_configuration_to_allow() -> None:
     body = json.dumps({"model": "m", "input": "x", "background": True}).encode()
     assert not parse(RESPONSES, body, BOUNDS, frozenset({"background"})).is_divisible
     assert judged(RESPONSES, input="x", background=False).is_divisible
+
+
+PHOTO = {"content": [{"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}]}
+
+
+@pytest.mark.parametrize(
+    ("route", "members", "prompts"),
+    [
+        (EMBEDDINGS, {"input": "x"}, 1),
+        (EMBEDDINGS, {"input": ["x", "y"]}, 2),
+        (EMBEDDINGS, {"input": [1, 2, 3] * 9}, 1),
+        (EMBEDDINGS, {"input": [[1], [2]]}, 2),
+        (EMBEDDINGS, {"messages": HELLO}, 1),
+        (EMBEDDINGS, {"messages": [HELLO, HELLO]}, 2),
+        (EMBEDDINGS, {"input": [HELLO, HELLO]}, 2),
+        (RERANK, {"query": "q", "documents": ["a", "b", {"content": [{"type": "text", "text": "c"}]}]}, 3),
+        (RERANK, {"query": "q", "documents": "a"}, 1),
+        (SCORE, {"queries": ["p", "q"], "documents": ["a", "b"]}, 2),
+        (SCORE, {"queries": "p", "items": ["a", "b"]}, 2),
+        (SCORE, {"data_1": "p", "data_2": ["a", "b"]}, 2),
+        (SCORE, {"text_1": "p", "text_2": "a"}, 1),
+    ],
+)
+def test_the_prompts_of_what_generates_nothing_are_its_texts_or_pairs(
+    route: Route, members: dict[str, Any], prompts: int
+) -> None:
+    call = judged(route, **members)
+    assert (call.prompts, call.sequences, call.output_member, call.output_tokens_default) == (prompts, prompts, None, 0)
+    assert not call.is_divisible
+
+
+@pytest.mark.parametrize(
+    ("route", "members", "code", "param"),
+    [
+        (EMBEDDINGS, {}, "missing_required_parameter", "input"),
+        (EMBEDDINGS, {"input": []}, "invalid_value", "input"),
+        (EMBEDDINGS, {"input": ["x", 1]}, "invalid_type", "input"),
+        (EMBEDDINGS, {"input": [[1], []]}, "invalid_type", "input[1]"),
+        (EMBEDDINGS, {"messages": None}, "missing_required_parameter", "messages"),
+        (EMBEDDINGS, {"messages": [{"content": "x"}]}, "invalid_type", "messages[0].role"),
+        (
+            EMBEDDINGS,
+            {"messages": [{"role": "user", **PHOTO}]},
+            "unsupported_url",
+            "messages[0].content[0].image_url.url",
+        ),
+        (RERANK, {"documents": ["a"]}, "missing_required_parameter", "query"),
+        (RERANK, {"query": "q", "documents": []}, "missing_required_parameter", "documents"),
+        (RERANK, {"query": "q", "documents": [5]}, "invalid_type", "documents[0]"),
+        (RERANK, {"query": ["q", "r"], "documents": ["a", "b", "c"]}, "invalid_value", "query"),
+        (RERANK, {"query": "q", "documents": [PHOTO]}, "unsupported_url", "documents[0].content[0].image_url.url"),
+        (SCORE, {"text_1": "p"}, "missing_required_parameter", "queries"),
+    ],
+)
+def test_what_cannot_be_embedded_or_scored_is_refused_by_its_member(
+    route: Route, members: dict[str, Any], code: str, param: str
+) -> None:
+    assert refused(route, **members) == (code, param)
