@@ -65,7 +65,7 @@ def prompts_of(call: Call, traits: TemplateTraits) -> Prompts:
             return Prompts(chats=chats) if chats else Prompts(texts=_texts(members["input"]))
         case PromptForm.RERANK | PromptForm.SCORE:
             return Prompts(pairs=pairs_of(members))
-        case PromptForm.NONE:
+        case PromptForm.NONE | PromptForm.TOKENIZE | PromptForm.DETOKENIZE:
             raise AssertionError("a route without a prompt is not counted")
 
 

@@ -31,6 +31,8 @@ class PromptForm(StrEnum):
     EMBEDDING = "embedding"
     RERANK = "rerank"
     SCORE = "score"
+    TOKENIZE = "tokenize"
+    DETOKENIZE = "detokenize"
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +140,15 @@ EMBEDDINGS = Route(
 )
 RERANK = replace(EMBEDDINGS, name="/v1/rerank", path="/v1/rerank", form=PromptForm.RERANK)
 SCORE = replace(EMBEDDINGS, name="/v1/score", path="/v1/score", form=PromptForm.SCORE)
+TOKENIZE = Route(
+    name="/tokenize",
+    method="POST",
+    path="/tokenize",
+    dialect=Dialect.OPENAI,
+    generation=False,
+    form=PromptForm.TOKENIZE,
+)
+DETOKENIZE = replace(TOKENIZE, name="/detokenize", path="/detokenize", form=PromptForm.DETOKENIZE)
 MODELS = Route(
     name="/v1/models",
     method="GET",
@@ -158,7 +169,8 @@ MODEL = Route(
 ROUTES = (
     *(CHAT_COMPLETIONS, COMPLETIONS, MESSAGES, COUNT_TOKENS),
     *(RESPONSES, RESPONSE, RESPONSE_CANCEL),
-    *(EMBEDDINGS, RERANK, SCORE, MODELS, MODEL),
+    *(EMBEDDINGS, RERANK, SCORE),
+    *(TOKENIZE, DETOKENIZE, MODELS, MODEL),
 )
 _BY_PATH = {route.path: route for route in ROUTES if not route.path.endswith("/")}
 _RESPONSE_PATH = re.compile(r"/v1/responses/([A-Za-z0-9_-]{1,128})(/cancel)?")

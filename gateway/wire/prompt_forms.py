@@ -22,6 +22,8 @@ PROMPT_MEMBERS: Mapping[PromptForm, str] = {
     PromptForm.EMBEDDING: "input",
     PromptForm.RERANK: "documents",
     PromptForm.SCORE: "documents",
+    PromptForm.TOKENIZE: "prompt",
+    PromptForm.DETOKENIZE: "tokens",
 }
 # The names under which the two sides of a score may stand; the first that are both there are meant.
 SCORE_SIDES = (("queries", "documents"), ("queries", "items"), ("data_1", "data_2"), ("text_1", "text_2"))
@@ -218,6 +220,25 @@ def _judge_score(members: Mapping[str, Any], allowed: frozenset[str]) -> int:
     return _judge_sides(members, sides, allowed)
 
 
+def _judge_tokenize(members: Mapping[str, Any], allowed: frozenset[str]) -> int:
+    if members.get("chat_template") is not None:
+        raise unsupported("chat_template")
+    if "messages" in members:
+        return _judge_chat(members, allowed)
+    if read_str(members, "prompt") is None:
+        raise missing("prompt")
+    return 1
+
+
+def _judge_detokenize(members: Mapping[str, Any], _allowed: frozenset[str]) -> int:
+    ids = read_list(members, "tokens")
+    if ids is None:
+        raise missing("tokens")
+    if ids:
+        _judge_token_ids(ids, "tokens")
+    return 1
+
+
 _JUDGES: Mapping[PromptForm, Callable[[Mapping[str, Any], frozenset[str]], int]] = {
     PromptForm.CHAT: _judge_chat,
     PromptForm.COMPLETION: lambda members, _: _judge_texts(members, "prompt"),
@@ -226,4 +247,6 @@ _JUDGES: Mapping[PromptForm, Callable[[Mapping[str, Any], frozenset[str]], int]]
     PromptForm.EMBEDDING: _judge_embedded,
     PromptForm.RERANK: _judge_rerank,
     PromptForm.SCORE: _judge_score,
+    PromptForm.TOKENIZE: _judge_tokenize,
+    PromptForm.DETOKENIZE: _judge_detokenize,
 }

@@ -40,7 +40,7 @@ OPERATOR_MEMBERS = (
     "mm_processor_kwargs",
 )
 # Lists that the policy's list_items_max does not bound: the prompt's own length is bounded in tokens.
-_UNBOUNDED_LISTS = frozenset({"messages", "prompt", "input", "stop"})
+_UNBOUNDED_LISTS = frozenset({"messages", "prompt", "input", "tokens", "stop"})
 # With these the engine's answer depends on computing the prompt in one go, or the prompt is not what it seems.
 _WHOLE_PROMPT_MEMBERS = (
     *("echo", "prompt_logprobs", "truncate_prompt_tokens", "use_beam_search"),

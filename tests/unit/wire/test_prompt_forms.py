@@ -8,7 +8,17 @@ from typing import Any
 import pytest
 
 from gateway.core.plan import RequestBounds
-from gateway.wire.dialects import COUNT_TOKENS, EMBEDDINGS, MESSAGES, RERANK, RESPONSES, SCORE, Route
+from gateway.wire.dialects import (
+    COUNT_TOKENS,
+    DETOKENIZE,
+    EMBEDDINGS,
+    MESSAGES,
+    RERANK,
+    RESPONSES,
+    SCORE,
+    TOKENIZE,
+    Route,
+)
 from gateway.wire.fields import BadRequest
 from gateway.wire.requests import Call, parse
 
@@ -192,3 +202,32 @@ def test_what_cannot_be_embedded_or_scored_is_refused_by_its_member(
     route: Route, members: dict[str, Any], code: str, param: str
 ) -> None:
     assert refused(route, **members) == (code, param)
+
+
+@pytest.mark.parametrize(
+    ("route", "members", "code", "param"),
+    [
+        (TOKENIZE, {}, "missing_required_parameter", "prompt"),
+        (TOKENIZE, {"prompt": ["x"]}, "invalid_type", "prompt"),
+        (TOKENIZE, {"messages": []}, "missing_required_parameter", "messages"),
+        (TOKENIZE, {"messages": HELLO, "chat_template": "{{ x }}"}, "unsupported_parameter", "chat_template"),
+        (
+            TOKENIZE,
+            {"messages": [{"role": "user", **PHOTO}]},
+            "unsupported_url",
+            "messages[0].content[0].image_url.url",
+        ),
+        (DETOKENIZE, {}, "missing_required_parameter", "tokens"),
+        (DETOKENIZE, {"tokens": ["x"]}, "invalid_type", "tokens"),
+        (DETOKENIZE, {"tokens": [-1]}, "integer_below_min_value", "tokens"),
+    ],
+)
+def test_what_cannot_be_tokenized_is_refused_by_its_member(
+    route: Route, members: dict[str, Any], code: str, param: str
+) -> None:
+    assert refused(route, **members) == (code, param)
+
+
+def test_token_ids_may_be_as_many_as_the_body_holds() -> None:
+    assert judged(DETOKENIZE, tokens=[1] * 999).prompts == 1
+    assert judged(DETOKENIZE, tokens=[]).prompts == 1
