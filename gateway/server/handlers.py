@@ -17,6 +17,7 @@ from gateway.core.plan import LongPrefillMode, Plan
 from gateway.core.ticket import Assignment
 from gateway.core.types import Identity, LengthClass, Outcome, Reason, Refusal, Shape
 from gateway.counting.counter import CountingOverloaded, Uncountable, shape_of
+from gateway.counting.prompts import declared_audio
 from gateway.engines.pool import Pool
 from gateway.identity.keyring import Unauthenticated
 from gateway.observe.exchange import Exchange
@@ -35,7 +36,7 @@ from gateway.server.slicer import Prompt
 from gateway.server.unadmitted import Unadmitted
 from gateway.server.visit import Visit
 from gateway.wire import refusals, requests
-from gateway.wire.dialects import RESPONSES, Dialect, Route, WrongMethod, find_route
+from gateway.wire.dialects import RESPONSES, Dialect, PromptForm, Route, WrongMethod, find_route
 from gateway.wire.headers import engine_headers
 from gateway.wire.requests import BadRequest, Call
 
@@ -169,7 +170,7 @@ class Handlers:
         rooms, plan, headers = self._rooms, self._rooms.plan, visit.request.headers
         wait_s_wish = intake.wait_s_wish(visit.request)
         body = await intake.read_body(visit.request, visit.client, rooms.intake, held)
-        draft = await of_body(len(body), requests.read, route, body)
+        draft = await of_body(len(body), requests.read, route, body, headers.get("Content-Type", ""))
         pool = models.pool_of(rooms.pools, identity, draft.model)
         call = await of_body(len(body), requests.judge, draft, plan.request, rooms.allowed_engine_fields)
         previous = call.members.get("previous_response_id") if route is RESPONSES else None
@@ -220,7 +221,10 @@ class Handlers:
         rooms = self._rooms
         began_at, counter = rooms.clock.now(), rooms.counters[pool.name]
         try:
-            count = await counter.count(call, context_tokens=context_tokens)
+            if call.route.form is PromptForm.AUDIO:
+                count = declared_audio(len(call.body))
+            else:
+                count = await counter.count(call, context_tokens=context_tokens)
         except CountingOverloaded:
             message = "More prompts are being counted than this gateway counts at once."
             raise Refusing(Refusal(Reason.OVERLOADED, message)) from None

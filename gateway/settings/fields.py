@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from gateway.strict_yaml import problem
+from gateway.wire.fields import OPERATOR_MEMBERS
 from gateway.wire.prompt_forms import BACKGROUND
-from gateway.wire.requests import OPERATOR_MEMBERS
 
 SECONDS_MAX = 86_400.0
 BYTES_MAX = 1 << 40

@@ -33,6 +33,7 @@ class PromptForm(StrEnum):
     SCORE = "score"
     TOKENIZE = "tokenize"
     DETOKENIZE = "detokenize"
+    AUDIO = "audio"
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +141,18 @@ EMBEDDINGS = Route(
 )
 RERANK = replace(EMBEDDINGS, name="/v1/rerank", path="/v1/rerank", form=PromptForm.RERANK)
 SCORE = replace(EMBEDDINGS, name="/v1/score", path="/v1/score", form=PromptForm.SCORE)
+TRANSCRIPTIONS = Route(
+    name="/v1/audio/transcriptions",
+    method="POST",
+    path="/v1/audio/transcriptions",
+    dialect=Dialect.OPENAI,
+    generation=True,
+    form=PromptForm.AUDIO,
+    output_member="max_completion_tokens",
+    priority_in_header=False,
+    priority_in_body=False,
+)
+TRANSLATIONS = replace(TRANSCRIPTIONS, name="/v1/audio/translations", path="/v1/audio/translations")
 TOKENIZE = Route(
     name="/tokenize",
     method="POST",
@@ -169,7 +182,7 @@ MODEL = Route(
 ROUTES = (
     *(CHAT_COMPLETIONS, COMPLETIONS, MESSAGES, COUNT_TOKENS),
     *(RESPONSES, RESPONSE, RESPONSE_CANCEL),
-    *(EMBEDDINGS, RERANK, SCORE),
+    *(EMBEDDINGS, RERANK, SCORE, TRANSCRIPTIONS, TRANSLATIONS),
     *(TOKENIZE, DETOKENIZE, MODELS, MODEL),
 )
 _BY_PATH = {route.path: route for route in ROUTES if not route.path.endswith("/")}

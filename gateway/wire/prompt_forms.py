@@ -24,6 +24,7 @@ PROMPT_MEMBERS: Mapping[PromptForm, str] = {
     PromptForm.SCORE: "documents",
     PromptForm.TOKENIZE: "prompt",
     PromptForm.DETOKENIZE: "tokens",
+    PromptForm.AUDIO: "file",
 }
 # The names under which the two sides of a score may stand; the first that are both there are meant.
 SCORE_SIDES = (("queries", "documents"), ("queries", "items"), ("data_1", "data_2"), ("text_1", "text_2"))
@@ -249,4 +250,5 @@ _JUDGES: Mapping[PromptForm, Callable[[Mapping[str, Any], frozenset[str]], int]]
     PromptForm.SCORE: _judge_score,
     PromptForm.TOKENIZE: _judge_tokenize,
     PromptForm.DETOKENIZE: _judge_detokenize,
+    PromptForm.AUDIO: lambda _members, _allowed: 1,
 }

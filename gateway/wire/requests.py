@@ -12,9 +12,11 @@ from types import MappingProxyType
 from typing import Any
 
 from gateway.core.plan import RequestBounds
-from gateway.wire import strict_json
+from gateway.wire import audio_form, strict_json
 from gateway.wire.dialects import PromptForm, Route
 from gateway.wire.fields import (
+    CONTROL_MEMBERS,
+    OPERATOR_MEMBERS,
     BadRequest,
     bad,
     missing,
@@ -29,16 +31,6 @@ from gateway.wire.prompt_forms import BACKGROUND, PROMPT_MEMBERS, judge_prompt
 
 __all__ = ["BadRequest", "Call", "Draft", "judge", "parse", "read"]
 
-# The engine would obey these: its order and its placement are the gateway's to decide, and its ids too.
-CONTROL_MEMBERS = frozenset({"priority", "request_id", "data_parallel_rank", "session_id"})
-# Meant for the engine's own operator: tensors, cache transfers, code. Refused unless the configuration allows them.
-OPERATOR_MEMBERS = (
-    "kv_transfer_params",
-    "ec_transfer_params",
-    "logits_processors",
-    "prompt_embeds",
-    "mm_processor_kwargs",
-)
 # Lists that the policy's list_items_max does not bound: the prompt's own length is bounded in tokens.
 _UNBOUNDED_LISTS = frozenset({"messages", "prompt", "input", "tokens", "stop"})
 # With these the engine's answer depends on computing the prompt in one go, or the prompt is not what it seems.
@@ -46,6 +38,7 @@ _WHOLE_PROMPT_MEMBERS = (
     *("echo", "prompt_logprobs", "truncate_prompt_tokens", "use_beam_search"),
     *("previous_response_id", "previous_input_messages", BACKGROUND, *OPERATOR_MEMBERS),
 )
+_TEXT_FORMS = frozenset({PromptForm.CHAT, PromptForm.COMPLETION, PromptForm.RESPONSES, PromptForm.MESSAGES})
 _NEWER_OUTPUT_MEMBER = "max_completion_tokens"
 
 
@@ -91,6 +84,8 @@ class Call:
 
     def rewritten(self, *, set_members: Mapping[str, Any]) -> bytes:
         """The bytes to send: without control members, with `set_members`; all else as it came, byte for byte."""
+        if self.route.form is PromptForm.AUDIO:
+            return audio_form.rewritten(self.body, set_members)
         return strict_json.rewrite(self.body, remove=CONTROL_MEMBERS, put=set_members, present=self.present)
 
     def released(self) -> Call:
@@ -99,16 +94,19 @@ class Call:
 
 
 def parse(route: Route, body: bytes, bounds: RequestBounds, allowed_engine_fields: frozenset[str]) -> Call:
-    """The whole judgement of a body. BadRequest: the refusal, with code and param."""
+    """The whole judgement of a JSON body. BadRequest: the refusal, with code and param."""
     return judge(read(route, body), bounds, allowed_engine_fields)
 
 
-def read(route: Route, body: bytes) -> Draft:
-    """The body's members and its model, before anything else of it is judged."""
-    try:
-        members = strict_json.parse(body)
-    except Malformed as malformed:
-        raise bad(malformed.code, malformed.message, malformed.param) from None
+def read(route: Route, body: bytes, content_type: str = "") -> Draft:
+    """The body's members and its model, before anything else of it is judged. content_type: of a form."""
+    if route.form is PromptForm.AUDIO:
+        members: Mapping[str, Any] = audio_form.members_of(body, content_type)
+    else:
+        try:
+            members = strict_json.parse(body)
+        except Malformed as malformed:
+            raise bad(malformed.code, malformed.message, malformed.param) from None
     model = read_str(members, "model")
     if not model:
         raise missing("model")
@@ -134,7 +132,7 @@ def judge(draft: Draft, bounds: RequestBounds, allowed_engine_fields: frozenset[
         output_tokens_stated=_output_tokens(members, output_member, draft.route),
         output_tokens_default=draft.route.output_tokens_default,
         output_member=output_member,
-        is_divisible=output_member is not None
+        is_divisible=draft.route.form in _TEXT_FORMS
         and prompts == 1
         and not any(members.get(name) for name in _WHOLE_PROMPT_MEMBERS),
     )

@@ -18,6 +18,8 @@ from gateway.wire.dialects import (
     ROUTES,
     SCORE,
     TOKENIZE,
+    TRANSCRIPTIONS,
+    TRANSLATIONS,
     Dialect,
     PromptForm,
     Route,
@@ -39,6 +41,8 @@ from gateway.wire.dialects import (
         ("POST", "/v1/score", SCORE),
         ("POST", "/tokenize", TOKENIZE),
         ("POST", "/detokenize", DETOKENIZE),
+        ("POST", "/v1/audio/transcriptions", TRANSCRIPTIONS),
+        ("POST", "/v1/audio/translations", TRANSLATIONS),
         ("GET", "/v1/models", MODELS),
     ],
 )
