@@ -82,11 +82,13 @@ def _parts(body: bytes, delimiter: bytes) -> Iterator[tuple[str, bool, memoryvie
         head_end = body.find(b"\r\n\r\n", at, at + PART_HEAD_BYTES_MAX)
         if body[at : at + 2] != b"\r\n" or head_end < 0:
             raise _malformed("has a part without a head")
-        end = body.find(separator, head_end + 2)
-        if end < 0:
-            raise _malformed("does not end with its boundary")
+        content_at = head_end + 4
+        end = body.find(separator, content_at)
+        if end < 0 or body.startswith(delimiter, content_at):
+            # A boundary right after the head ends the part for some readers, and is its content for others.
+            raise _malformed("has a part without an end")
         name, is_file = _head(body[at + 2 : head_end])
-        yield name, is_file, view[head_end + 4 : max(end, head_end + 4)]
+        yield name, is_file, view[content_at:end]
         at = end + len(separator)
     raise _malformed(f"has more than {PARTS_MAX} parts")
 

@@ -88,6 +88,7 @@ def test_another_content_type_is_no_form(content_type: str) -> None:
         an_audio_form(b'Content-Disposition: form-data; name="\xff"\r\n\r\nx'),
         an_audio_form(b"Content-Type: text/plain\r\n\r\nx"),
         an_audio_form(field("prompt", "x") + b"\r\n" + EDGE + b"X"),
+        an_audio_form(HEAD + b"\r\n\r\n" + EDGE + b"\r\n" + field("stream", "true")),
         an_audio_form(HEAD + b"\r\nContent-Type: " + b"x" * form_data.PART_HEAD_BYTES_MAX + b"\r\n\r\nx"),
         an_audio_form(*[field(f"f{number}", "x") for number in range(form_data.PARTS_MAX)]),
     ],
