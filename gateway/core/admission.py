@@ -248,7 +248,7 @@ class Admission:
         while (full := self._waiting.over_bound(assignment)) is not None:
             gives_way = ticket
             if assignment.class_plan.queue.newest_first_in_overload:
-                oldest = self._waiting.oldest(assignment)
+                oldest = self._lane(ticket).oldest_of_flow(ticket)
                 gives_way = oldest if is_half_late(oldest, now) else ticket
             events.append(self._refuse(gives_way, full, now))
             if gives_way is ticket:

@@ -97,11 +97,14 @@ def classify(
 
 
 def _over_context(shape: Shape, context_tokens: int, output_param: str, prompt_param: str) -> Refusal | None:
-    if shape.is_exact and shape.longest_prompt_tokens >= context_tokens:
+    generates = shape.output_tokens_default != 0
+    prompt_tokens_max = context_tokens - 1 if generates else context_tokens
+    if shape.is_exact and shape.longest_prompt_tokens > prompt_tokens_max:
+        why = "which leaves no room for an answer" if generates else "which is more"
         return Refusal(
             Reason.CONTEXT_LENGTH,
-            f"This model's context is {context_tokens} tokens; the prompt has {shape.longest_prompt_tokens}, which "
-            "leaves no room for an answer. Shorten the prompt.",
+            f"This model's context is {context_tokens} tokens; the prompt has {shape.longest_prompt_tokens}, {why}. "
+            "Shorten the prompt.",
             param=prompt_param,
             limit=context_tokens,
             observed=shape.longest_prompt_tokens,

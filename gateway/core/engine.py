@@ -184,7 +184,9 @@ class Engine:
         return True
 
     def next_part(self, now: float, *, shorts_wait: bool) -> Course | None:
-        """Send the next part that may go, and note when the one after it may."""
+        """Send the next part that may go, and note when the one after it may; none to an engine that has no room."""
+        if self.paused_until is not None:
+            return None
         course = self.courses.next_part(self.fit.model, now, shorts_wait=shorts_wait)
         if course is not None and course.at_request:
             self._expect_first_token(course.ticket, self.courses.rest_s(course.ticket, self.fit.model), now)
@@ -204,10 +206,10 @@ class Engine:
         return ticket
 
     def slice_ended(self, ticket: Ticket, now: float, *, computed: bool, cached_tokens: int | None) -> bool:
-        """Take in the end of a slice; True where it was computed on what the cache held. One alone teaches its time."""
+        """Take in the end of a slice; False where it failed, or found no cache. One alone teaches its time."""
         part = self.courses.part_out(ticket)
         held = self.courses.slice_ended(ticket, self.fit.model, now, computed=computed, cached_tokens=cached_tokens)
-        if held and part is not None:
+        if part is not None and computed and (held or not part.context_tokens):
             tokens = part.end_tokens - part.context_tokens
             self.fit.observe(
                 prompt_tokens=tokens,
@@ -215,7 +217,7 @@ class Engine:
                 seconds=now - part.sent_at,
                 context_tokens=part.context_tokens,
             )
-        return held
+        return held is not False
 
     @property
     def has_unserved_shorts(self) -> bool:
@@ -291,6 +293,11 @@ class Engine:
         ratio = self._ratios[ticket.assignment.length_class].at(_RELEASE_CONFIDENCE)
         if ratio is not None:
             self._due.push(ticket, now + ratio * prefill_s)
+
+    def forget_timers(self) -> None:
+        """Take back what would come due: the engine is gone."""
+        self._due.discard(self._hold_end)
+        self._end_long_pause()
 
     def _end_long_pause(self) -> None:
         if self._long_pause is not None:

@@ -118,6 +118,7 @@ class Fleet:
 
     def drop_if_idle(self, engine: Engine) -> None:
         if engine.retired and not len(engine.ledger) and engine.name in self._engines:
+            engine.forget_timers()
             del self._engines[engine.name]
 
     def _take_note(self) -> None:

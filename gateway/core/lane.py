@@ -100,6 +100,11 @@ class Lane:
         self.requests -= 1
         self._refile(lines, flow)
 
+    def oldest_of_flow(self, ticket: Ticket) -> Ticket:
+        """Return the oldest that waits of the ticket's own tenant and class; the ticket itself waits."""
+        assignment = ticket.assignment
+        return self._classes[assignment.class_plan.name].flows[assignment.tenant].head
+
     def serve(self, ticket: Ticket) -> None:
         """Take out a ticket for dispatch and charge its cost to flow and class."""
         lines = self._classes[ticket.assignment.class_plan.name]
@@ -118,11 +123,11 @@ class Lane:
         lines = self._classes.get(ticket.assignment.class_plan.name)
         if lines is None:
             return
-        lines.start_tag -= cost_s / lines.plan.weight
+        lines.start_tag = _refunded(lines.start_tag, cost_s / lines.plan.weight, self._virtual_time)
         tenant = ticket.assignment.tenant
         flow = lines.flows.get(tenant)
         if flow is not None:
-            flow.start_tag -= cost_s
+            flow.start_tag = _refunded(flow.start_tag, cost_s, lines.virtual_time)
             self._refile(lines, flow)
         elif tenant in lines.idle_finish_tags:
             lines.idle_finish_tags[tenant] -= cost_s
@@ -192,3 +197,8 @@ class Lane:
             lines.forget(flow)
         elif flow.tenant not in lines.set_aside:
             lines.ready.push(flow, self._order.flow_key(flow))
+
+
+def _refunded(tag: float, amount: float, virtual_time: float) -> float:
+    """Lower a tag, but not below the virtual time: what was forgiven when a flow came back is not paid out later."""
+    return max(tag - amount, min(tag, virtual_time))

@@ -74,13 +74,16 @@ class Course:
         """Whether the caller's own request is at the engine."""
         return self.sent_tokens == self.prompt_tokens
 
-    def hold_until(self, model: StepModel, step_tokens: int) -> float:
-        """Return until when it may be put aside for shorts: as stated, or its slack in equal shares over its parts."""
+    def hold_s(self, model: StepModel, step_tokens: int, since: float) -> float:
+        """Return how long it may be put aside for shorts: as stated, or its slack in equal shares over its parts."""
         if self.plan.hold_max_s is not None:
-            return self.aside_since + self.plan.hold_max_s
+            return self.plan.hold_max_s
         left_s = model.part_s(self.done_tokens, self.prompt_tokens, step_tokens)
         parts = max(1.0, left_s / self.plan.slice_s)
-        return self.aside_since + max(0.0, self.deadline_at - self.aside_since - left_s) / parts
+        return max(0.0, self.deadline_at - since - left_s) / parts
+
+    def hold_until(self, model: StepModel, step_tokens: int) -> float:
+        return self.aside_since + self.hold_s(model, step_tokens, self.aside_since)
 
 
 class PartOut(NamedTuple):
@@ -139,7 +142,7 @@ class Courses:
         """Send a course's next part, where one may go now: it is at the engine then, `sent_tokens` of its prompt."""
         if self._at_engine is not None:
             return None
-        for course in self._courses.values():
+        for course in sorted(self._courses.values(), key=lambda course: course.deadline_at):
             if not shorts_wait or now >= course.hold_until(model, self._step_tokens):
                 course.sent_tokens, course.sent_at = self._end_of_next(course, model), now
                 # Who goes although shorts wait has a slice's time to itself, or it would be taken back at once.
@@ -169,19 +172,20 @@ class Courses:
 
     def slice_ended(
         self, ticket: Ticket, model: StepModel, now: float, *, computed: bool, cached_tokens: int | None
-    ) -> bool:
-        """Take in the end of the slice at the engine; True where it was computed on what the cache held.
+    ) -> bool | None:
+        """Take in the end of the slice at the engine; return whether the cache held what lay before it.
 
-        cached_tokens: of its prefix, as the engine says; None: it does not say, and the time it took has to.
+        cached_tokens: of its prefix, as the engine says; None: it does not say, and the time it took has to. None is
+        returned where nothing tells: the slice was computed, and what it built on is not known.
         """
         course = self._courses[ticket]
         assert course.sent_tokens is not None, "a slice ends that was sent"
-        held = computed and self._cache_held(course, model, now, cached_tokens)
-        if held:
-            course.done_tokens = course.sent_tokens
-        else:
+        held = self._cache_held(course, model, now, cached_tokens) if computed else False
+        if held is False:
             course.is_whole = True
-        self._judge(held=held, now=now)
+        else:
+            course.done_tokens = course.sent_tokens
+        self._judge(held, now)
         self._put_aside(course, now)
         return held
 
@@ -190,8 +194,8 @@ class Courses:
         course = self.end(ticket)
         if course is None:
             return False
-        if course.done_tokens and course.sent_tokens is not None:
-            self._judge(held=self._cache_held(course, model, now, None), now=now)
+        if course.sent_tokens is not None and not course.is_whole:
+            self._judge(self._cache_held(course, model, now, None), now)
         return True
 
     def recallable(self, model: StepModel, now: float) -> Ticket | None:
@@ -201,6 +205,8 @@ class Courses:
             return None
         if now < course.keeps_until or course.recalls >= course.plan.recalls_max:
             return None
+        if course.hold_s(model, self._step_tokens, now) <= 0.0:
+            return None  # it would come back at once
         left_s = course.sent_at + model.part_s(course.done_tokens, course.prompt_tokens, self._step_tokens) - now
         # An answer that is no stream does not show when its prefill has ended: by the model it is over.
         over = left_s <= 0.0 and not course.ticket.assignment.stream
@@ -248,19 +254,21 @@ class Courses:
         )
         return course.prompt_tokens if end is None else end
 
-    def _cache_held(self, course: Course, model: StepModel, now: float, cached_tokens: int | None) -> bool:
+    def _cache_held(self, course: Course, model: StepModel, now: float, cached_tokens: int | None) -> bool | None:
         if not course.done_tokens:
-            return True
+            return None
         if cached_tokens is not None:
             return cached_tokens > _LOST_SHARE * course.done_tokens
         assert course.sent_tokens is not None
         part_s = model.part_s(course.done_tokens, course.sent_tokens, self._step_tokens)
         anew_s = model.part_s(0, course.sent_tokens, self._step_tokens)
         if self._disturbed or not model.fitted or anew_s < _TELLING_RATIO * part_s:
-            return True
+            return None
         return now - course.sent_at <= part_s + _LOST_SHARE * (anew_s - part_s)
 
-    def _judge(self, *, held: bool, now: float) -> None:
+    def _judge(self, held: bool | None, now: float) -> None:
+        if held is None:
+            return
         if held:
             self._failures, self._probe_at = 0, None
             return

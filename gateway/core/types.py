@@ -87,7 +87,8 @@ class Shape:
     prompt_tokens: sum over all prompts of the request, after the chat template.
     longest_prompt_tokens: the longest single prompt; it decides the length class.
     output_tokens_stated: what the caller asked for, per sequence; None where the field is absent.
-    output_tokens_default: what the engine would use where the caller stated nothing; None: all the context left.
+    output_tokens_default: what the engine would use where the caller stated nothing; None: all the context left; 0:
+    nothing is generated, whatever is stated.
     sequences: how many sequences the engine will run (prompts x n).
     body_bytes: bytes of the body that a waiting request keeps in memory.
     is_exact: whether the prompt's tokens are those that the engine will count, not an estimate of them.

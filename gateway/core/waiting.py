@@ -86,10 +86,6 @@ class Waiting:
             self._tenants[tenant] -= 1
         self._deadlines.discard(ticket)
 
-    def oldest(self, assignment: Assignment) -> Ticket:
-        """Return the oldest that waits of the assignment's class and length; there must be one."""
-        return self._share(assignment).tickets.head
-
     def over_bound(self, assignment: Assignment) -> Refusal | None:
         """Return why the class or the tenant holds more than it may, this assignment's plan being the measure."""
         class_plan = assignment.class_plan

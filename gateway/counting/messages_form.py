@@ -115,7 +115,7 @@ def _tool_call(block: Members) -> dict[str, Any]:
 
 def _tool_result(block: Members) -> Iterator[Message]:
     content, call_id = block.get("content"), block.get("tool_use_id") or ""
-    texts = [part.get("text", "") for part in _blocks(content, "text")]
+    texts = [part.get("text") or "" for part in _blocks(content, "text")]
     yield {
         "role": "tool",
         "tool_call_id": call_id,

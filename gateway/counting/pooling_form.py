@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from gateway.counting.counter import uncountable
+from gateway.wire.prompt_forms import SCORE_SIDES
 
 Members = Mapping[str, Any]
-
-_SCORE_MEMBERS = (("queries", "documents"), ("queries", "items"), ("data_1", "data_2"), ("text_1", "text_2"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +59,7 @@ def _sides(members: Members) -> tuple[list[str], list[str]]:
 
 
 def _score_members(members: Members) -> tuple[str, str]:
-    found = next((names for names in _SCORE_MEMBERS if names[0] in members and names[1] in members), None)
+    found = next((names for names in SCORE_SIDES if names[0] in members and names[1] in members), None)
     if found is None:
         raise uncountable("missing_required_parameter", "There is nothing to score.", "queries")
     return found

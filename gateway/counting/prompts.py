@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.counting.counter import uncountable
+from gateway.counting.counter import Count, CountingMethod, uncountable
 from gateway.counting.messages_form import chat_of_messages
 from gateway.counting.pooling_form import Pair, embedded_chats, pairs_of
 from gateway.counting.responses_form import chat_of_response, continues_elsewhere
@@ -21,6 +21,7 @@ from gateway.wire.requests import Call
 
 # One megapixel in patches of 28 pixels, thirty seconds of speech, sixteen frames: what common encoders take, upward.
 MEDIA_TOKENS: Mapping[Medium, int] = {Medium.IMAGE: 1344, Medium.AUDIO: 1500, Medium.VIDEO: 8192}
+AUDIO_PROMPT_BYTES = 480_000  # thirty seconds at 128 kbit/s
 _POOLING = frozenset({PromptForm.EMBEDDING, PromptForm.RERANK, PromptForm.SCORE})
 
 
@@ -65,8 +66,8 @@ def prompts_of(call: Call, traits: TemplateTraits) -> Prompts:
             return Prompts(chats=chats) if chats else Prompts(texts=_texts(members["input"]))
         case PromptForm.RERANK | PromptForm.SCORE:
             return Prompts(pairs=pairs_of(members))
-        case PromptForm.NONE:
-            raise AssertionError("a route without a prompt is not counted")
+        case PromptForm.NONE | PromptForm.TOKENIZE | PromptForm.DETOKENIZE | PromptForm.AUDIO:
+            raise AssertionError("a route without a prompt of text is not counted")
 
 
 def one_prompt(prompts: Prompts) -> Mapping[str, Any] | str | list[int] | None:
@@ -108,6 +109,13 @@ def _truncation(call: Call) -> int | None:
         case _:
             stated = call.members.get("truncate_prompt_tokens")
             return None if stated is None else int(stated)
+
+
+def declared_audio(body_bytes: int) -> Count:
+    """What is declared for a recording, which is never decoded: the engine takes each half minute as a prompt."""
+    prompts = max(1, -(-body_bytes // AUDIO_PROMPT_BYTES))
+    tokens = MEDIA_TOKENS[Medium.AUDIO]
+    return Count(prompts * tokens, tokens, CountingMethod.ESTIMATE, is_comparable=False)
 
 
 def cut(tokens: int, kept_max: int | None) -> int:

@@ -83,7 +83,10 @@ class ServiceClass(Strict):
     output_tokens_max: AtLeastOne | None = Field(
         default=4096, description="Most output tokens of one sequence; null: what the engine allows."
     )
-    slo: ClassObjectives = Field(default=ClassObjectives(), description="Objectives, counted and never enforced.")
+    slo: ClassObjectives = Field(
+        default=ClassObjectives(),
+        description="Objectives: counted; feedback, purge and hold_max_s: auto go by ttft_ms.",
+    )
 
 
 class TotalSlots(Strict):

@@ -36,6 +36,7 @@ from gateway.server.front import Front
 from gateway.server.handlers import Handlers
 from gateway.server.in_force import InForce
 from gateway.server.intake import IntakeBounds
+from gateway.server.kept_responses import KeptResponses
 from gateway.server.keys_watch import KeysWatch
 from gateway.server.ops import Ops as OpsPort
 from gateway.server.ops_acts import Acts, OpsActs
@@ -97,6 +98,7 @@ class Gateway:
             observer=observer,
             clock=clock,
             ending=Ending(),
+            kept_responses=KeptResponses(),
             intake=IntakeBounds(
                 limits.body_bytes_max, limits.inflated_bytes_max, limits.header_bytes_max, limits.body_read_s
             ),

@@ -6,7 +6,6 @@ Owns their making and closing, and the way of a question to a pool's engine. Cou
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 from collections.abc import Mapping
 from dataclasses import replace
@@ -25,6 +24,7 @@ from gateway.counting.remote import EngineTokenizer, PostJson
 from gateway.engines.target import EngineHttp, EngineSilent, EngineUnreachable
 from gateway.engines.watch import EngineWatch
 from gateway.observe.counting import CountingReading
+from gateway.server.engine_turns import EngineTurns
 from gateway.server.refusing import Refusing
 from gateway.settings import EngineTokenizer as EngineTokenizerSettings
 from gateway.settings import EstimateTokenizer, Pool, Settings
@@ -50,9 +50,8 @@ class Counters:
 
     def __init__(self, settings: Settings, watches: Mapping[str, EngineWatch], http: EngineHttp) -> None:
         self._pools = settings.pools
-        self._watches = watches
         self._http = http
-        self._turns = itertools.count()
+        self._turns = EngineTurns(watches)
         self._status_told: dict[str, int] = {}
         self.by_pool: dict[str, TokenCounter] = {}
 
@@ -118,7 +117,9 @@ class Counters:
 
     def _asking(self, pool: str) -> PostJson:
         async def ask(path: str, question: dict[str, Any]) -> dict[str, Any]:
-            watch = self._engine_of(pool)
+            watch = self._turns.next_of(pool)
+            if watch is None:
+                raise Refusing(_no_count())
             try:
                 answer = await self._http.post_json(watch.target, path, question, timeout_s=QUESTION_S_MAX)
             except EngineUnreachable:
@@ -139,13 +140,6 @@ class Counters:
             return value
 
         return ask
-
-    def _engine_of(self, pool: str) -> EngineWatch:
-        """Choose among the pool's engines that are up, each in its turn."""
-        up = [watch for watch in self._watches.values() if watch.target.pool == pool and watch.health.is_up]
-        if not up:
-            raise Refusing(_no_count())
-        return up[next(self._turns) % len(up)]
 
     def _tell(self, engine: str, status: int) -> None:
         """Log what stands in the way of counting, once for as long as it stays the same."""

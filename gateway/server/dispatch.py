@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from gateway.core.ticket import Assignment
@@ -24,6 +25,7 @@ from gateway.server.relay import Busy, Passage, relay
 from gateway.server.rooms import Rooms
 from gateway.server.slicer import Prompt, send_slice
 from gateway.server.upstream import Outgoing
+from gateway.wire.dialects import COMPLETIONS, Route
 from gateway.wire.requests import Call
 
 # The pause holds for the whole engine, so it does not grow with one request's tries: the others would wait with it.
@@ -77,7 +79,11 @@ async def _try_engine(rooms: Rooms, lease: Lease, admitted: Admitted) -> Outcome
         assert admitted.prompt is not None, "only what has a prompt is sliced"
         watch = rooms.watches[lease.engine]
         slice_id = f"{admitted.exchange.request_id}-{tokens}"
-        headers = [("Content-Type", "application/json"), ("X-Request-Id", slice_id), *_priority_header(watch, lease)]
+        headers = [
+            ("Content-Type", "application/json"),
+            ("X-Request-Id", slice_id),
+            *_priority_header(watch, lease, COMPLETIONS),
+        ]
         watch.dispatched()
         computed = await send_slice(
             rooms.upstream,
@@ -85,7 +91,7 @@ async def _try_engine(rooms: Rooms, lease: Lease, admitted: Admitted) -> Outcome
             admitted.prompt,
             tokens,
             headers=headers,
-            priority_in_body=_priority_in_body(watch, lease),
+            priority_in_body=_priority_in_body(watch, lease, COMPLETIONS),
         )
         lease.slice_ended(
             computed=computed is not None, cached_tokens=None if computed is None else computed.cached_tokens
@@ -108,6 +114,7 @@ async def _send_request(rooms: Rooms, lease: Lease, admitted: Admitted) -> Outco
         own_headers=own_headers(admitted.exchange, lease.waited_s),
         answered=watch.answered,
         generated=watch.generated,
+        named=partial(rooms.kept_responses.made, engine=lease.engine, tenant=admitted.assignment.tenant),
     )
     outgoing = await _outgoing(watch, lease, admitted)
     watch.dispatched()
@@ -141,22 +148,22 @@ async def _outgoing(watch: EngineWatch, lease: Lease, admitted: Admitted) -> Out
     call, assignment = admitted.call, admitted.assignment
     set_members: dict[str, Any] = {}
     if assignment.output_tokens_set is not None:
+        assert call.output_member is not None, "only what generates has its output limited"
         set_members[call.output_member] = assignment.output_tokens_set
     headers = [*admitted.headers, ("X-Request-Id", admitted.exchange.request_id)]
-    if not any(name == "content-type" for name, _ in headers):
-        headers.append(("Content-Type", "application/json"))
-    headers += _priority_header(watch, lease)
-    priority = _priority_in_body(watch, lease)
+    headers += _priority_header(watch, lease, call.route)
+    priority = _priority_in_body(watch, lease, call.route)
     if priority is not None:
         set_members["priority"] = priority
     body = await of_body(len(call.body), call.rewritten, set_members=set_members)
     return Outgoing("POST", call.route.path, headers, body)
 
 
-def _priority_header(watch: EngineWatch, lease: Lease) -> Headers:
-    is_read = watch.priority_effective and watch.priority_in_header
+def _priority_header(watch: EngineWatch, lease: Lease, route: Route) -> Headers:
+    is_read = watch.priority_effective and watch.priority_in_header and route.priority_in_header
     return [(PRIORITY_HEADER, str(lease.priority))] if is_read else []
 
 
-def _priority_in_body(watch: EngineWatch, lease: Lease) -> int | None:
-    return lease.priority if watch.priority_effective and not watch.priority_in_header else None
+def _priority_in_body(watch: EngineWatch, lease: Lease, route: Route) -> int | None:
+    is_in_header = watch.priority_in_header and route.priority_in_header
+    return lease.priority if watch.priority_effective and route.priority_in_body and not is_in_header else None

@@ -7,7 +7,7 @@ another room's; nothing is decided here.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from aiohttp import web
@@ -17,7 +17,8 @@ from gateway.core.plan import LongPrefillMode, Plan
 from gateway.core.ticket import Assignment
 from gateway.core.types import Identity, LengthClass, Outcome, Reason, Refusal, Shape
 from gateway.counting.counter import CountingOverloaded, Uncountable, shape_of
-from gateway.engines.pool import Pool, Pools
+from gateway.counting.prompts import declared_audio
+from gateway.engines.pool import Pool
 from gateway.identity.callers import identify
 from gateway.identity.credentials import CredentialRefused
 from gateway.observe.exchange import Exchange
@@ -26,7 +27,6 @@ from gateway.server import intake, models
 from gateway.server.bodies import Bodies, HeldBody
 from gateway.server.dispatch import Admitted, serve_at_engine
 from gateway.server.downstream import AnswerBrokenOff, ClientGone, Downstream
-from gateway.server.ending import Service
 from gateway.server.engine_failure import EngineFailure
 from gateway.server.gate import AdmissionRefused
 from gateway.server.heavy import of_body
@@ -34,29 +34,15 @@ from gateway.server.refusing import Refusing, draining, spread
 from gateway.server.request_ids import REQUEST_ID, new_request_id
 from gateway.server.rooms import Rooms
 from gateway.server.slicer import Prompt
+from gateway.server.unadmitted import Unadmitted
+from gateway.server.visit import Visit
 from gateway.wire import refusals, requests
-from gateway.wire.dialects import Dialect, Route, WrongMethod, dialect_of, find_route
+from gateway.wire.dialects import RESPONSES, Dialect, PromptForm, Route, WrongMethod, find_route
 from gateway.wire.headers import engine_headers
 from gateway.wire.requests import BadRequest, Call
 
 _FAULTS_OF_THE_PROMPT = frozenset({Reason.BAD_REQUEST, Reason.CONTEXT_LENGTH})
 _REFUSED = (Refusing, CredentialRefused, BadRequest, Uncountable, AdmissionRefused, EngineFailure)
-
-
-@dataclass(frozen=True, slots=True)
-class Visit:
-    """One request on the public port. identity: None until it is known who asks.
-
-    exchange: None outside the generation routes.
-    """
-
-    request: web.BaseRequest
-    request_id: str
-    dialect: Dialect
-    client: Downstream
-    service: Service
-    identity: Identity | None = None
-    exchange: Exchange | None = None
 
 
 class Handlers:
@@ -65,6 +51,7 @@ class Handlers:
     def __init__(self, rooms: Rooms) -> None:
         self._rooms = rooms
         self._bodies = Bodies(rooms.intake.held_bytes_max)
+        self._unadmitted = Unadmitted(rooms)
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         rooms = self._rooms
@@ -74,7 +61,8 @@ class Handlers:
         request_id = request[REQUEST_ID] = new_request_id()
         try:
             with rooms.ending.serving() as service:
-                visit = Visit(request, request_id, dialect_of(raw_path), client, service)
+                dialect = Dialect.OPENAI if route is None else route.dialect
+                visit = Visit(request, request_id, dialect, client, service)
                 if isinstance(route, Route) and route.generation:
                     await self._generation(visit, route)
                 else:
@@ -97,8 +85,7 @@ class Handlers:
                 if isinstance(route, Route):
                     identity = await self._identify(visit.request)
                     visit = replace(visit, identity=identity)
-                    headers = [("Content-Type", "application/json"), ("x-request-id", visit.request_id)]
-                    await visit.client.send(200, headers, self._models(identity, route))
+                    await self._without_engine_time(visit, route, identity)
                 else:
                     await self._refuse(visit, _no_route(route), allow=None if route is None else route.allow)
         except TimeoutError as error:
@@ -107,15 +94,19 @@ class Handlers:
             raise AnswerBrokenOff from error
         except ClientGone as gone:
             raise AnswerBrokenOff from gone
-        except (Refusing, CredentialRefused) as error:
+        except _REFUSED as error:
             await self._refuse(visit, error.refusal, closes=isinstance(error, Refusing) and error.closes)
 
-    def _models(self, identity: Identity, route: Route) -> bytes:
+    async def _without_engine_time(self, visit: Visit, route: Route, identity: Identity) -> None:
         if self._rooms.ending.refuses:
             raise Refusing(draining())
-        if route.model_id is None:
-            return models.listing(self._rooms.pools, identity)
-        return models.single(self._rooms.pools, identity, route.model_id)
+        if route.response_id is not None or route.method == "POST":
+            pass_on = self._unadmitted.ask if route.response_id is None else self._unadmitted.of_response
+            with self._bodies.holding() as held:
+                await pass_on(visit, route, identity, held)
+        else:
+            headers = [("Content-Type", "application/json"), ("x-request-id", visit.request_id)]
+            await visit.client.send(200, headers, models.answer(self._rooms.pools, identity, route.model_id))
 
     # ── routes that take engine time ──
 
@@ -132,7 +123,7 @@ class Handlers:
             refused = error  # raised below, once the request is counted
         exchange = observer.offered(visit.request_id, route.name, arrived_at, identity)
         exchange.caller_request_id = safe_caller_id(request.headers.get("X-Request-Id"))
-        visit = replace(visit, dialect=route.dialect, identity=identity, exchange=exchange)
+        visit = replace(visit, identity=identity, exchange=exchange)
         try:
             await self._walk_or_refuse(visit, route, refused)
         except asyncio.CancelledError:
@@ -182,10 +173,13 @@ class Handlers:
         rooms, plan, headers = self._rooms, self._rooms.plan, visit.request.headers
         wait_s_wish = intake.wait_s_wish(visit.request)
         body = await intake.read_body(visit.request, visit.client, rooms.intake, held)
-        draft = await of_body(len(body), requests.read, route, body)
+        draft = await of_body(len(body), requests.read, route, body, headers.get("Content-Type", ""))
         pools = rooms.pools  # those that the model is looked up in; a reload in between replaces the whole
-        pool = self._pool(pools, draft.model, identity)
+        pool = models.pool_of(pools, identity, draft.model)
         call = await of_body(len(body), requests.judge, draft, plan.request, rooms.allowed_engine_fields)
+        previous = call.members.get("previous_response_id") if route is RESPONSES else None
+        if previous is not None:
+            rooms.kept_responses.engine_of(previous, identity.tenant, param="previous_response_id")
         context_tokens = pools.context_tokens(call.model)
         shape = await self._measure(exchange, pool, call, context_tokens)
         rooms.observer.measured(exchange, plan.length_class(shape.longest_prompt_tokens), pool.name)
@@ -196,7 +190,7 @@ class Handlers:
             shape,
             context_tokens=context_tokens,
             wait_s_wish=wait_s_wish,
-            output_param=call.output_member,
+            output_param=call.output_member or "",
             prompt_param=call.prompt_member,
             fingerprint=hash(body),
             says_retry=intake.says_retry(visit.request),
@@ -204,7 +198,7 @@ class Handlers:
         )
         if not isinstance(judged, Assignment):
             raise Refusing(judged)
-        sent_headers = engine_headers(headers.items())
+        sent_headers = engine_headers(headers.items(), content_type="application/json")
         return pool, Admitted(call.released(), judged, sent_headers, exchange, visit.client, visit.service, prompt)
 
     # ── steps ──
@@ -219,14 +213,6 @@ class Handlers:
             service_classes=rooms.plan.classes,
             now=rooms.clock.now,
         )
-
-    def _pool(self, pools: Pools, model: str, identity: Identity) -> Pool:
-        pool = pools.of_model(model)
-        if pool is None:
-            raise Refusing(models.unknown_model(model))
-        if identity.models is not None and model not in identity.models:
-            raise Refusing(models.not_allowed(model))
-        return pool
 
     async def _divisible(self, plan: Plan, pool: Pool, call: Call, shape: Shape) -> tuple[Prompt | None, bool]:
         """Tell whether the prompt may be computed in parts; and its token ids, where they are what is sent."""
@@ -245,7 +231,10 @@ class Handlers:
         rooms = self._rooms
         began_at, counter = rooms.clock.now(), rooms.counters[pool.name]
         try:
-            count = await counter.count(call, context_tokens=context_tokens)
+            if call.route.form is PromptForm.AUDIO:
+                count = declared_audio(len(call.body))
+            else:
+                count = await counter.count(call, context_tokens=context_tokens)
         except CountingOverloaded:
             message = "More prompts are being counted than this gateway counts at once."
             raise Refusing(Refusal(Reason.OVERLOADED, message)) from None

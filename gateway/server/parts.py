@@ -15,42 +15,50 @@ class TakenBack(Exception):  # noqa: N818 - an order, not an error
 
 
 class Parts:
-    """The orders for one divided prompt, one after the other."""
+    """The orders for one divided prompt. The last one counts: an order that was not read yet can be withdrawn."""
 
     def __init__(self) -> None:
-        self._next: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
+        self._ordered = asyncio.Event()
+        self._prefix_tokens: int | None = None
         self._scope: asyncio.Timeout | None = None
+        self._is_recalled = False
 
     def proceed(self, prefix_tokens: int | None) -> None:
         """Order the next part: a prefix, or None for the request itself."""
-        if not self._next.cancelled():
-            self._next.set_result(prefix_tokens)
+        self._prefix_tokens = prefix_tokens
+        self._ordered.set()
 
     async def next(self) -> int | None:
         """Wait for the order to send, and return what."""
-        ordered = await self._next
-        self._next = asyncio.get_running_loop().create_future()
-        return ordered
+        while not self._ordered.is_set():  # it may have been withdrawn since it woke this up
+            await self._ordered.wait()
+        self._ordered.clear()
+        return self._prefix_tokens
 
     def recall(self) -> None:
-        """Take back what runs inside `recallable`; where nothing does any more it is too late, and nothing happens."""
-        if self._scope is not None:
+        """Take back the order that was not read yet, else what runs inside `recallable`."""
+        if self._ordered.is_set():
+            self._ordered.clear()
+        elif self._scope is not None and not self._is_recalled:
+            self._is_recalled = True
             self._scope.reschedule(asyncio.get_running_loop().time())
 
     def keep(self) -> None:
         """The first token is here: from now on nothing is taken back."""
-        if self._scope is not None:
+        if self._scope is not None and not self._scope.expired():
             self._scope.reschedule(None)
-            self._scope = None
+        self._scope = None
 
     @asynccontextmanager
     async def recallable(self) -> AsyncIterator[None]:
         """Run what may be taken back until `keep`. Raises TakenBack."""
+        scope = asyncio.timeout(None)
         try:
-            async with asyncio.timeout(None) as self._scope:
+            async with scope:
+                self._scope, self._is_recalled = scope, False
                 yield
         except TimeoutError as error:
-            if self._scope is None or not self._scope.expired():
+            if not scope.expired():
                 raise
             raise TakenBack from error
         finally:

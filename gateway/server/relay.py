@@ -37,7 +37,7 @@ class Passage:
     """One dispatched request, and who is told what becomes of it.
 
     own_headers: the gateway's own on every answer. answered: told once the engine has said something of this request.
-    generated: told once it has generated something for it.
+    generated: told once it has generated something for it. named: told the id that the engine gave its response.
     """
 
     exchange: Exchange
@@ -48,6 +48,7 @@ class Passage:
     own_headers: list[tuple[str, str]]
     answered: Callable[[], None]
     generated: Callable[[], None]
+    named: Callable[[str], None]
 
     def begun(self, reply: Reply) -> None:
         """The first token, or the first byte of an answer that is no stream, is here."""
@@ -56,6 +57,11 @@ class Passage:
         if reply.status < 300:
             self.lease.first_token()
             self.generated()
+
+    def holds(self, response_id: str | None) -> None:
+        """The answer bears this id; only responses are kept by their engine and asked for again."""
+        if self.dialect is Dialect.RESPONSES and response_id is not None:
+            self.named(response_id)
 
     def used(self, usage: Usage) -> None:
         """The engine has said what it counted."""
@@ -88,6 +94,7 @@ class _Stream:
         if self._tap.opens_with_error and self._tap.error is not None:
             return await _send_error(self._reply, self._tap.error, self._client, self._passage)
         self._passage.begun(self._reply)
+        self._passage.holds(self._tap.response_id)
         self._client.tap = self._tap
         headers = client_headers(self._reply.headers, stream=True) + self._passage.own_headers
         await self._client.commit(self._reply.status, headers)
@@ -177,6 +184,7 @@ async def _relay_whole(reply: Reply, client: Downstream, passage: Passage) -> Ou
             return await _send_error(reply, tap.error, client, passage)
     if not begun:
         passage.begun(reply)
+    passage.holds(tap.response_id)
     headers = client_headers(reply.headers, stream=False) + passage.own_headers
     await client.commit(reply.status, headers, content_length=len(held) if is_whole else reply.content_length)
     await client.write(bytes(held))

@@ -20,6 +20,7 @@ from gateway.server.clock import LoopClock
 from gateway.server.ending import Ending
 from gateway.server.gate import Gate
 from gateway.server.intake import IntakeBounds
+from gateway.server.kept_responses import KeptResponses
 from gateway.server.upstream import Upstream
 
 
@@ -41,6 +42,7 @@ class Rooms:
     observer: Observer
     clock: LoopClock
     ending: Ending
+    kept_responses: KeptResponses
     intake: IntakeBounds
     allowed_engine_fields: frozenset[str]
     client_stall_s: float

@@ -13,7 +13,8 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from gateway.strict_yaml import problem
-from gateway.wire.requests import OPERATOR_MEMBERS
+from gateway.wire.fields import OPERATOR_MEMBERS
+from gateway.wire.prompt_forms import BACKGROUND
 
 SECONDS_MAX = 86_400.0
 BYTES_MAX = 1 << 40
@@ -48,7 +49,7 @@ ModelName = Annotated[str, AfterValidator(_checked_model)]
 
 
 # A prompt of tensors has no token count, so nothing could be admitted by it.
-ENGINE_FIELDS = tuple(name for name in OPERATOR_MEMBERS if name != "prompt_embeds")
+ENGINE_FIELDS = (*(name for name in OPERATOR_MEMBERS if name != "prompt_embeds"), BACKGROUND)
 
 
 def _checked_engine_field(name: str) -> str:

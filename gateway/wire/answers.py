@@ -36,8 +36,11 @@ STATUS_OF_ERROR_TYPE: Mapping[str, int] = {
     "overloaded_error": 503,
 }
 STATUS_UNKNOWN = 502
+_CACHE_MEMBERS = ("cache_read_input_tokens", "cache_creation_input_tokens")
 _TOKENS_MAX = 1 << 40  # beyond any context: a larger count is nonsense
 
+_RESPONSE_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
+_RESPONSE_HEAD = re.compile(rb'\s*\{\s*"id"\s*:\s*"([A-Za-z0-9_-]{1,128})"')
 _ERROR_HEAD = re.compile(rb'\s*\{\s*"(?:error"\s*:\s*+(?!null)|type"\s*:\s*"error"|object"\s*:\s*"error")')
 _USAGE = re.compile(rb'"usage"\s*:\s*(?=\{)')
 
@@ -91,6 +94,13 @@ def read_error(value: Any, body: bytes) -> InBandError | None:
     return InBandError(_status(error) if isinstance(error, dict) else STATUS_UNKNOWN, body)
 
 
+def read_response_id(value: Any) -> str | None:
+    """The id of the response that an event of a Responses stream holds."""
+    response = value.get("response") if isinstance(value, dict) else None
+    stated = response.get("id") if isinstance(response, dict) else None
+    return stated if isinstance(stated, str) and _RESPONSE_ID.fullmatch(stated) else None
+
+
 class BodyTap:
     """Reads an answer that is no stream while it passes, holding at most its head and its tail.
 
@@ -114,6 +124,12 @@ class BodyTap:
         if self._seen_bytes < HEAD_BYTES_TO_JUDGE:
             return True
         return self._seen_bytes <= HEAD_BYTES_MAX and _ERROR_HEAD.match(self._head) is not None
+
+    @property
+    def response_id(self) -> str | None:
+        """The id that a whole answer begins with."""
+        found = _RESPONSE_HEAD.match(self._head)
+        return None if found is None else found[1].decode()
 
     def feed(self, chunk: bytes) -> None:
         """Take the next bytes of the body."""
@@ -152,8 +168,12 @@ def _decoded(data: bytes) -> Any:
 def _usage(usage: Mapping[str, Any]) -> Usage:
     details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details")
     cached = details.get("cached_tokens") if isinstance(details, dict) else usage.get("cache_read_input_tokens")
+    prompt_tokens = _count(usage, "prompt_tokens", "input_tokens")
+    if prompt_tokens is not None:
+        # Messages leave what the cache gave or took out of their number; no other dialect has these members.
+        prompt_tokens += sum(_count(usage, name) or 0 for name in _CACHE_MEMBERS)
     return Usage(
-        _count(usage, "prompt_tokens", "input_tokens"),
+        prompt_tokens,
         _count(usage, "completion_tokens", "output_tokens"),
         cached if _is_count(cached) else None,
     )

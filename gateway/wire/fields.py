@@ -12,6 +12,17 @@ from typing import Any
 
 from gateway.core.types import Reason, Refusal
 
+# The engine would obey these: its order and its placement are the gateway's to decide, and its ids too.
+CONTROL_MEMBERS = frozenset({"priority", "request_id", "data_parallel_rank", "session_id"})
+# Meant for the engine's own operator: tensors, cache transfers, code. Refused unless the configuration allows them.
+OPERATOR_MEMBERS = (
+    "kv_transfer_params",
+    "ec_transfer_params",
+    "logits_processors",
+    "prompt_embeds",
+    "mm_processor_kwargs",
+)
+
 
 class BadRequest(Exception):  # noqa: N818  the request is bad, not the gateway
     """The request is refused for what it says."""
@@ -80,3 +91,8 @@ def read_object(members: Mapping[str, Any], name: str) -> dict[str, Any] | None:
 def missing(name: str) -> BadRequest:
     """The member is required and is not there."""
     return bad("missing_required_parameter", f"{name} is required.", name)
+
+
+def unsupported(name: str) -> BadRequest:
+    """The member is known, and not a caller's to send."""
+    return bad("unsupported_parameter", f"{name} is not accepted here.", name)

@@ -39,14 +39,19 @@ _VALUE = re.compile("[^\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]*")
 Headers = Iterable[tuple[str, str]]
 
 
-def engine_headers(headers: Headers) -> list[tuple[str, str]]:
-    """The caller's headers that go to the engine: allowed names, the first of each, none that Connection names."""
+def engine_headers(headers: Headers, *, content_type: str | None = None) -> list[tuple[str, str]]:
+    """The caller's headers that go to the engine: allowed names, the first of each, none that Connection names.
+
+    content_type: what the body is where the caller does not say; None: there is no body.
+    """
     pairs = [(name.lower(), value) for name, value in headers]
     refused = _named_by_connection(pairs)
     chosen: dict[str, str] = {}
     for name, value in pairs:
         if name in TO_ENGINE and name not in refused and _VALUE.fullmatch(value):
             chosen.setdefault(name, value)
+    if content_type is not None:
+        chosen.setdefault("content-type", content_type)
     return list(chosen.items())
 
 

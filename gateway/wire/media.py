@@ -30,18 +30,27 @@ MEDIUM_OF_PART: Mapping[str, Medium] = {
     "video_url": Medium.VIDEO,
     "video_embeds": Medium.VIDEO,
 }
-URL_MEMBERS = ("image_url", "audio_url", "video_url")
+URL_MEMBERS = ("image_url", "audio_url", "video_url", "file_url")
 EMBEDDED_PARTS = ("prompt_embeds", "image_embeds", "audio_embeds", "video_embeds")
 
 
-def parts(messages: Sequence[Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Each structured content part of the messages, with its path."""
-    for index, message in enumerate(messages):
-        content = message.get("content") if isinstance(message, dict) else None
-        if isinstance(content, list):
-            for position, part in enumerate(content):
-                if isinstance(part, dict):
-                    yield f"messages[{index}].content[{position}]", part
+def parts(holders: Sequence[Any], name: str = "messages") -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Each structured content part of the messages, with its path; what a tool answered is inside of one.
+
+    name: the member that holds them.
+    """
+    for index, holder in enumerate(holders):
+        if isinstance(holder, dict):
+            yield from parts_of(holder.get("content"), f"{name}[{index}].content")
+
+
+def parts_of(content: Any, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Each structured part of one content, and what is inside of it, with its path."""
+    if isinstance(content, list):
+        for position, part in enumerate(content):
+            if isinstance(part, dict):
+                yield f"{path}[{position}]", part
+                yield from parts_of(part.get("content"), f"{path}[{position}].content")
 
 
 def medium(part: Mapping[str, Any]) -> Medium | None:
@@ -64,6 +73,13 @@ def foreign_url(part: Mapping[str, Any]) -> str | None:
         path = name
         if isinstance(value, dict):
             path, value = f"{name}.url", value.get("url")
-        if value is not None and not (isinstance(value, str) and value[:5].lower() == "data:"):
+        if value is not None and not _is_carried(value):
             return path
+    source = part.get("source")
+    if isinstance(source, dict) and source.get("type") == "url" and not _is_carried(source.get("url")):
+        return "source.url"
     return None
+
+
+def _is_carried(url: Any) -> bool:
+    return isinstance(url, str) and url[:5].lower() == "data:"

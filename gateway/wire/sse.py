@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.wire.answers import STATUS_UNKNOWN, InBandError, Usage, read_error, read_usage
+from gateway.wire.answers import STATUS_UNKNOWN, InBandError, Usage, read_error, read_response_id, read_usage
 from gateway.wire.dialects import Dialect
 
 EVENT_BYTES_MAX = 1 << 20
@@ -51,7 +51,7 @@ class StreamTap:
     first_event: an event has come that is neither a comment nor one sent before scheduling.
     error: the first error inside the stream; opens_with_error: that error was the first event.
     usage: what the engine said of tokens, the last number said wins. ended: the dialect's own end has come.
-    overflowed: events longer than the bound, which were not read.
+    overflowed: events longer than the bound, which were not read. response_id: as a Responses stream first says it.
     """
 
     __slots__ = (
@@ -66,6 +66,7 @@ class StreamTap:
         "first_event",
         "opens_with_error",
         "overflowed",
+        "response_id",
         "usage",
     )
 
@@ -80,6 +81,7 @@ class StreamTap:
         self.error: InBandError | None = None
         self.opens_with_error = False
         self.usage: Usage | None = None
+        self.response_id: str | None = None
         self.ended = False
         self.overflowed = 0
 
@@ -170,6 +172,8 @@ class StreamTap:
             return
         kind = self._kind(event)
         if kind in _BEFORE_FIRST:
+            if self._dialect is Dialect.RESPONSES:
+                self.response_id = self.response_id or read_response_id(_decoded(event.data))
             return
         is_first, self.first_event = not self.first_event, True
         if (event.data if self._dialect is Dialect.OPENAI else kind) in _END[self._dialect]:
@@ -181,10 +185,7 @@ class StreamTap:
             self._read_value(event.data, is_first=is_first)
 
     def _read_value(self, data: bytes, *, is_first: bool) -> None:
-        try:
-            value: Any = json.loads(data)
-        except (ValueError, RecursionError):
-            return
+        value = _decoded(data)
         usage = read_usage(value)
         if usage is not None:
             self.usage = usage if self.usage is None else self.usage.updated(usage)
@@ -198,6 +199,13 @@ class StreamTap:
             return event.name
         found = _TYPE.search(event.data, 0, _TYPE_WITHIN_BYTES)
         return found[1] if found else None
+
+
+def _decoded(data: bytes) -> Any:
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _event(raw: bytes) -> _Event:

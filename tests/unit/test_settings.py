@@ -10,7 +10,7 @@ from gateway import settings as settings_file
 from gateway.core.types import EngineLimits
 from gateway.settings import EngineTokenizer, EstimateTokenizer, LocalTokenizer, Ops, Settings
 from gateway.strict_yaml import ConfigError
-from gateway.wire.requests import OPERATOR_MEMBERS
+from gateway.wire.fields import OPERATOR_MEMBERS
 
 MINIMAL = """
 auth: {anonymous: {service_class: batch, tenant: anyone}}

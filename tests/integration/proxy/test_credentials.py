@@ -11,9 +11,17 @@ from gateway.testing import answers
 from gateway.testing.harness import INTERACTIVE_KEY, MODEL, a_chat, running
 from gateway.testing.raw_client import RawClient
 from gateway.testing.scripted_engine import ScriptedEngine
-from gateway.wire.dialects import ROUTES, Dialect
+from gateway.wire.dialects import RESPONSE_CANCEL, ROUTES, Dialect
 
-PATHS = sorted({route.path + (MODEL if route.path.endswith("/") else "") for route in ROUTES})
+
+def path_of(route):
+    """Return a path that this route serves."""
+    if route is RESPONSE_CANCEL:
+        return "/v1/responses/resp_1/cancel"
+    return route.path + (MODEL if route.path.endswith("/") else "")
+
+
+PATHS = sorted({path_of(route) for route in ROUTES})
 GENERATION = sorted(route.path for route in ROUTES if route.generation)
 UNKNOWN = ["/", "/invocations", "/v1/load_lora_adapter", "/sleep", "/v1/../metrics", "/classify", "/pooling"]
 GARBAGE = [
@@ -48,7 +56,7 @@ async def raw(gateway, method, path, header):
 async def test_garbage_for_a_credential_is_401_on_every_route_and_reaches_no_engine(tmp_path, header):
     async with ScriptedEngine() as engine, running(tmp_path, engine) as gateway:
         for route in ROUTES:
-            path = route.path + (MODEL if route.path.endswith("/") else "")
+            path = path_of(route)
             answer = await raw(gateway, route.method, path, header)
             assert (answer.status, answer.header("x-gateway-reason")) == (401, "unauthenticated"), path
             error = answer.json()["error"]

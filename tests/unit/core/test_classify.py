@@ -51,6 +51,13 @@ def test_prompt_alone_or_stated_output_alone_over_the_context_is_refused(shape, 
     assert (refusal.reason, refusal.param) == (Reason.CONTEXT_LENGTH, param)
 
 
+def test_a_prompt_that_fills_the_context_passes_where_nothing_is_generated():
+    assignment = judge(longest_prompt_tokens=16384, output_tokens_default=0)
+    assert (assignment.output_tokens_max, assignment.kv_tokens, assignment.output_tokens_set) == (0, 16384, None)
+    refusal = judge(longest_prompt_tokens=16385, output_tokens_default=0)
+    assert (refusal.reason, refusal.limit, refusal.observed) == (Reason.CONTEXT_LENGTH, 16384, 16385)
+
+
 def test_a_prompt_over_the_context_is_named_by_the_member_that_holds_it():
     assert judge(longest_prompt_tokens=16384, prompt_param="messages").param == "messages"
 

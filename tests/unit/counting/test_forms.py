@@ -82,6 +82,13 @@ def test_a_prompt_that_the_engine_keeps_part_of_is_an_estimate(tokenizer: LocalT
     assert tokenizer.count_now(continued).method is CountingMethod.ESTIMATE
 
 
+def test_a_tool_result_without_a_text_says_nothing():
+    result = {"type": "tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": None}]}
+    assert conversation([{"role": "user", "content": [result]}])["messages"] == [
+        {"role": "tool", "tool_call_id": "t", "content": ""}
+    ]
+
+
 def test_tool_results_come_before_what_their_message_says():
     blocks = [
         {"type": "text", "text": "so?"},

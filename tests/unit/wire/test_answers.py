@@ -5,7 +5,15 @@ from typing import Any
 
 import pytest
 
-from gateway.wire.answers import HEAD_BYTES_TO_JUDGE, TAIL_BYTES_MAX, BodyTap, Usage, read_error, read_usage
+from gateway.wire.answers import (
+    HEAD_BYTES_TO_JUDGE,
+    TAIL_BYTES_MAX,
+    BodyTap,
+    Usage,
+    read_error,
+    read_response_id,
+    read_usage,
+)
 
 
 def whole(*chunks: bytes) -> BodyTap:
@@ -23,7 +31,12 @@ def whole(*chunks: bytes) -> BodyTap:
         ({"usage": {"prompt_tokens": 5, "prompt_tokens_details": {"cached_tokens": 4}}}, Usage(5, None, 4)),
         ({"usage": {"prompt_tokens": 5, "prompt_tokens_details": None}}, Usage(5)),
         ({"type": "message_start", "message": {"usage": {"input_tokens": 3, "output_tokens": 0}}}, Usage(3, 0)),
-        ({"usage": {"input_tokens": 3, "cache_read_input_tokens": 2}}, Usage(3, None, 2)),
+        ({"usage": {"input_tokens": 3, "cache_read_input_tokens": 2}}, Usage(5, None, 2)),
+        ({"usage": {"input_tokens": 3, "cache_read_input_tokens": None}}, Usage(3)),
+        (
+            {"usage": {"input_tokens": 0, "cache_creation_input_tokens": 4, "cache_read_input_tokens": 16}},
+            Usage(20, None, 16),
+        ),
         (
             {
                 "response": {
@@ -151,3 +164,35 @@ def test_an_error_member_that_is_null_is_no_error() -> None:
     tap = BodyTap()
     tap.feed(b'{"error" : null, "choices": [], "object": "chat.completion"}')
     assert not tap.error_suspected
+
+
+@pytest.mark.parametrize(
+    ("value", "response_id"),
+    [
+        ({"type": "response.created", "response": {"id": "resp_0a-B"}}, "resp_0a-B"),
+        ({"response": {"id": "a/../b"}}, None),
+        ({"response": {"id": "x" * 129}}, None),
+        ({"response": {"id": 5}}, None),
+        ({"response": None, "id": "resp_1"}, None),
+        ([], None),
+    ],
+)
+def test_a_responses_id_is_read_where_it_is_a_plain_one(value: Any, response_id: str | None) -> None:
+    assert read_response_id(value) == response_id
+
+
+@pytest.mark.parametrize(
+    ("body", "response_id"),
+    [
+        (b'{"id":"resp_1","object":"response"}', "resp_1"),
+        (b' {\n "id" : "resp_1"}', "resp_1"),
+        (b'{"text":"{\\"id\\":\\"resp_2\\"}","id":"resp_1"}', None),
+        (b'{"id":"a b"}', None),
+    ],
+)
+def test_a_whole_answers_id_is_the_one_that_it_begins_with(body: bytes, response_id: str | None) -> None:
+    for size in (1, len(body)):
+        tap = BodyTap()
+        for at in range(0, len(body), size):
+            tap.feed(body[at : at + size])
+        assert tap.response_id == response_id

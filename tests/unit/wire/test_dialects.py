@@ -5,14 +5,25 @@ import pytest
 from gateway.wire.dialects import (
     CHAT_COMPLETIONS,
     COMPLETIONS,
+    COUNT_TOKENS,
+    DETOKENIZE,
+    EMBEDDINGS,
+    MESSAGES,
     MODEL,
     MODELS,
+    RERANK,
+    RESPONSE,
+    RESPONSE_CANCEL,
+    RESPONSES,
     ROUTES,
+    SCORE,
+    TOKENIZE,
+    TRANSCRIPTIONS,
+    TRANSLATIONS,
     Dialect,
     PromptForm,
     Route,
     WrongMethod,
-    dialect_of,
     find_route,
 )
 
@@ -22,6 +33,16 @@ from gateway.wire.dialects import (
     [
         ("POST", "/v1/chat/completions", CHAT_COMPLETIONS),
         ("POST", "/v1/completions", COMPLETIONS),
+        ("POST", "/v1/messages", MESSAGES),
+        ("POST", "/v1/messages/count_tokens", COUNT_TOKENS),
+        ("POST", "/v1/responses", RESPONSES),
+        ("POST", "/v1/embeddings", EMBEDDINGS),
+        ("POST", "/v1/rerank", RERANK),
+        ("POST", "/v1/score", SCORE),
+        ("POST", "/tokenize", TOKENIZE),
+        ("POST", "/detokenize", DETOKENIZE),
+        ("POST", "/v1/audio/transcriptions", TRANSCRIPTIONS),
+        ("POST", "/v1/audio/translations", TRANSLATIONS),
         ("GET", "/v1/models", MODELS),
     ],
 )
@@ -38,6 +59,9 @@ def test_an_exact_path_is_its_route(method: str, path: str, route: Route) -> Non
         "/v1",
         "/v1/",
         "/v1/chat/completions/",
+        "/v1/messagesX",
+        "/v1/messages/",
+        "/v1/messages/batches",
         "//v1/completions",
         "/V1/completions",
         "/v1/./completions",
@@ -51,7 +75,9 @@ def test_an_exact_path_is_its_route(method: str, path: str, route: Route) -> Non
         "http://host/v1/completions",
         "/invocations",
         "/metrics",
-        "/tokenize",
+        "/tokenize/",
+        "/v1/tokenize",
+        "/tokenizer_info",
         "/v1/load_lora_adapter",
         "/sleep",
         "/health",
@@ -113,12 +139,46 @@ def test_an_id_that_could_be_read_as_another_path_is_no_model(raw_id: str) -> No
     assert find_route("GET", f"/v1/models/{raw_id}") is None
 
 
-def test_every_generation_route_says_where_its_output_limit_stands() -> None:
+def test_every_generation_route_says_how_its_prompt_stands_in_its_body() -> None:
     for route in ROUTES:
-        assert route.generation == (route.form is not PromptForm.NONE) == (route.output_member is not None)
+        if route.generation:
+            assert route.form is not PromptForm.NONE
 
 
-def test_refusals_on_the_anthropic_path_wear_its_envelope() -> None:
-    assert dialect_of("/v1/messages") is Dialect.ANTHROPIC
-    assert dialect_of("/v1/messages/count_tokens") is Dialect.ANTHROPIC
-    assert dialect_of("/v1/nothing") is Dialect.OPENAI
+def test_a_wrong_method_is_told_in_the_dialect_of_its_path() -> None:
+    assert find_route("GET", "/v1/messages") == WrongMethod("POST", Dialect.ANTHROPIC)
+    assert find_route("GET", "/v1/messages/count_tokens") == WrongMethod("POST", Dialect.ANTHROPIC)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "template"),
+    [
+        ("GET", "/v1/responses/resp_0a-B", RESPONSE),
+        ("POST", "/v1/responses/resp_0a-B/cancel", RESPONSE_CANCEL),
+    ],
+)
+def test_a_route_about_one_response_holds_its_id(method: str, path: str, template: Route) -> None:
+    route = find_route(method, path)
+    assert isinstance(route, Route)
+    assert (route.response_id, route.path, route.name) == ("resp_0a-B", path, template.name)
+    assert not route.generation
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/responses/",
+        "/v1/responses/a/b",
+        "/v1/responses/..",
+        "/v1/responses/%61",
+        "/v1/responses/a/cancel/",
+        "/v1/responses/a/input_items",
+    ],
+)
+def test_whatever_is_no_plain_id_is_no_response(path: str) -> None:
+    assert find_route("GET", path) is None
+
+
+def test_the_methods_of_a_responses_routes_are_told() -> None:
+    assert find_route("POST", "/v1/responses/a") == WrongMethod("GET", Dialect.RESPONSES)
+    assert find_route("GET", "/v1/responses/a/cancel") == WrongMethod("POST", Dialect.RESPONSES)

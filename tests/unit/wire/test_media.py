@@ -64,3 +64,26 @@ def test_tensors_in_a_part_are_named() -> None:
     assert media.embedded({"type": "prompt_embeds", "data": "A"}) == "prompt_embeds"
     assert media.embedded({"image_embeds": "A"}) == "image_embeds"
     assert media.embedded({"type": "text", "text": "x"}) is None
+
+
+def test_a_part_inside_of_a_tools_answer_is_found_with_its_place() -> None:
+    image = {"type": "image", "source": {"type": "url", "url": "http://x/"}}
+    answer = {"type": "tool_result", "content": [{"type": "text", "text": "x"}, image]}
+    places = [place for place, _ in media.parts([{"content": [answer]}])]
+    assert places == [
+        "messages[0].content[0]",
+        "messages[0].content[0].content[0]",
+        "messages[0].content[0].content[1]",
+    ]
+
+
+@pytest.mark.parametrize("url", ["http://169.254.169.254/", None, 5])
+def test_a_source_that_names_a_url_is_foreign(url: object) -> None:
+    assert media.foreign_url({"type": "image", "source": {"type": "url", "url": url}}) == "source.url"
+
+
+@pytest.mark.parametrize(
+    "source", [{"type": "base64", "data": "A", "url": "http://x/"}, {"type": "url", "url": DATA}, "x"]
+)
+def test_a_source_that_carries_its_image_is_none(source: object) -> None:
+    assert media.foreign_url({"type": "image", "source": source}) is None

@@ -8,8 +8,8 @@ import pytest
 from gateway.core.plan import RequestBounds
 from gateway.core.types import Reason, Refusal
 from gateway.wire.dialects import CHAT_COMPLETIONS, COMPLETIONS, Route
-from gateway.wire.fields import BadRequest
-from gateway.wire.requests import CONTROL_MEMBERS, OPERATOR_MEMBERS, Call, judge, parse, read
+from gateway.wire.fields import CONTROL_MEMBERS, OPERATOR_MEMBERS, BadRequest
+from gateway.wire.requests import Call, judge, parse, read
 
 BOUNDS = RequestBounds(sequences_max=16, stop_max=4, list_items_max=8)
 HELLO = [{"role": "user", "content": "hello"}]

@@ -222,3 +222,17 @@ def test_a_long_event_from_before_scheduling_is_still_not_the_first() -> None:
 def test_memory_is_bounded_by_the_bound() -> None:
     tap = fed(*[b"x" * 1000] * 50, event_bytes_max=2000)
     assert len(tap._buffer) <= 2000
+
+
+def test_a_responses_id_is_known_before_its_first_event() -> None:
+    tap = StreamTap(Dialect.RESPONSES)
+    tap.feed(named("response.created", {"type": "response.created", "response": {"id": "resp_1"}}))
+    assert (tap.response_id, tap.first_event) == ("resp_1", False)
+    tap.feed(named("response.in_progress", {"type": "response.in_progress", "response": {"id": "resp_2"}}))
+    assert tap.response_id == "resp_1"
+
+
+def test_no_other_dialect_has_a_responses_id() -> None:
+    tap = StreamTap(Dialect.OPENAI)
+    tap.feed(named("response.created", {"response": {"id": "resp_1"}}))
+    assert tap.response_id is None

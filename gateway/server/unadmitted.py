@@ -1,0 +1,110 @@
+"""Requests that take no engine time, passed on without admission: token counts, and what an engine keeps of responses.
+
+Owns the bound of how many are open at once. What is sent is judged as everything else is: the model has to be the
+caller's, and nothing in the body may steer the engine or have it fetch something.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from gateway.core.types import Identity, Reason, Refusal, Resource
+from gateway.engines.watch import EngineWatch
+from gateway.server import engine_failure, intake, models
+from gateway.server.bodies import HeldBody
+from gateway.server.engine_failure import EngineFailure
+from gateway.server.engine_turns import EngineTurns
+from gateway.server.heavy import of_body
+from gateway.server.refusing import Refusing
+from gateway.server.rooms import Rooms
+from gateway.server.upstream import Outgoing, Reply
+from gateway.server.visit import Visit
+from gateway.wire import requests
+from gateway.wire.dialects import Route
+from gateway.wire.headers import client_headers, engine_headers
+from gateway.wire.sse import StreamTap
+
+OPEN_MAX = 64
+_QUERY = re.compile(r"stream=(true|false)|starting_after=\d{1,9}")
+
+
+class Unadmitted:
+    """Passes questions on to an engine of the model's pool, each engine in its turn."""
+
+    def __init__(self, rooms: Rooms) -> None:
+        self._rooms = rooms
+        self._turns = EngineTurns(rooms.watches)
+        self._open = 0
+
+    async def ask(self, visit: Visit, route: Route, identity: Identity, held: HeldBody) -> None:
+        """Judge a question's body and have an engine answer it. Raises what refuses it."""
+        rooms = self._rooms
+        with self._opening():
+            body = await intake.read_body(visit.request, visit.client, rooms.intake, held)
+            draft = await of_body(len(body), requests.read, route, body)
+            pool = models.pool_of(rooms.pools, identity, draft.model)
+            allowed = rooms.allowed_engine_fields
+            call = await of_body(len(body), requests.judge, draft, rooms.plan.request, allowed)
+            sent = await of_body(len(body), call.rewritten, set_members={})
+            watch = self._turns.next_of(pool.name)
+            if watch is None:
+                raise Refusing(Refusal(Reason.NO_ENGINE, "No engine can serve this model now."))
+            headers = engine_headers(visit.request.headers.items(), content_type="application/json")
+            headers.append(("X-Request-Id", visit.request_id))
+            await self._pass_on(visit, watch, Outgoing("POST", route.path, headers, sent))
+
+    async def of_response(self, visit: Visit, route: Route, identity: Identity, held: HeldBody) -> None:
+        """Have the engine that made a response tell of it, or cancel it. Raises what refuses it."""
+        rooms = self._rooms
+        assert route.response_id is not None, "only a route about a response comes here"
+        with self._opening():
+            watch = rooms.watches[rooms.kept_responses.engine_of(route.response_id, identity.tenant)]
+            if not watch.health.is_up:
+                raise Refusing(Refusal(Reason.NO_ENGINE, "The engine that made this response is not there now."))
+            await intake.read_body(visit.request, visit.client, rooms.intake, held)  # the id says it all
+            asked = [pair for pair in visit.request.query_string.split("&") if _QUERY.fullmatch(pair)]
+            path = f"{route.path}?{'&'.join(asked)}" if asked else route.path
+            headers = [*engine_headers(visit.request.headers.items()), ("X-Request-Id", visit.request_id)]
+            await self._pass_on(visit, watch, Outgoing(route.method, path, headers, b""))
+
+    async def _pass_on(self, visit: Visit, watch: EngineWatch, outgoing: Outgoing) -> None:
+        try:
+            async with self._rooms.upstream.open(watch.target, outgoing) as reply:
+                if not (200 <= reply.status < 300 or reply.status >= 400):
+                    raise engine_failure.broken(f"answered with status {reply.status}")
+                await _relay(reply, visit)
+        except EngineFailure as failure:
+            if failure.reason is Reason.ENGINE_UNREACHABLE:
+                watch.refused()
+            raise
+
+    @contextmanager
+    def _opening(self) -> Iterator[None]:
+        if self._open >= OPEN_MAX:
+            message = "As many questions without engine time are open as may be at once."
+            refusal = Refusal(
+                Reason.OVERLOADED, message, resource=Resource.REQUESTS, limit=OPEN_MAX, observed=self._open
+            )
+            raise Refusing(refusal, closes=True)
+        self._open += 1
+        try:
+            yield
+        finally:
+            self._open -= 1
+
+
+async def _relay(reply: Reply, visit: Visit) -> None:
+    client, chunk = visit.client, await reply.read()
+    reply.began()
+    is_stream = reply.is_event_stream and reply.status == 200
+    client.tap = tap = StreamTap(visit.dialect) if is_stream else None
+    headers = [*client_headers(reply.headers, stream=is_stream), ("x-request-id", visit.request_id)]
+    await client.commit(reply.status, headers, content_length=reply.content_length)
+    while chunk:
+        if tap is not None:
+            tap.feed(chunk)
+        await client.write(chunk)
+        chunk = await reply.read()
+    await client.end()

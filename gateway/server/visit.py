@@ -1,0 +1,26 @@
+"""One request on the public port, as every step of its walk sees it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from gateway.core.types import Identity
+from gateway.observe.exchange import Exchange
+from gateway.server.downstream import Downstream
+from gateway.server.ending import Service
+from gateway.wire.dialects import Dialect
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """identity: None until it is known who asks. exchange: None outside the generation routes."""
+
+    request: web.BaseRequest
+    request_id: str
+    dialect: Dialect
+    client: Downstream
+    service: Service
+    identity: Identity | None = None
+    exchange: Exchange | None = None

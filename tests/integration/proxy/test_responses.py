@@ -1,0 +1,134 @@
+"""Responses: when one has begun, how one ends, and that what an engine keeps is its own tenant's alone."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from gateway.server import kept_responses
+from gateway.testing import answers
+from gateway.testing.dialect_answers import a_response, response_events
+from gateway.testing.harness import BATCH_KEY, MODEL, running
+from gateway.testing.scripted_engine import ScriptedEngine
+
+PATH = "/v1/responses"
+
+
+def a_body(**members):
+    return {"model": MODEL, "input": "Say hello.", **members}
+
+
+async def test_a_response_has_not_begun_before_it_is_scheduled(tmp_path):
+    steps = asyncio.Queue()
+    created, in_progress, *rest = response_events("Hello")
+    async with (
+        ScriptedEngine(answers.step_by_step(steps)) as engine,
+        running(tmp_path, engine) as gateway,
+        gateway.client() as client,
+    ):
+        await client.post(PATH, a_body(stream=True))
+        for piece in (answers.STREAM_HEAD, answers.chunk(created), answers.chunk(in_progress)):
+            steps.put_nowait(piece)
+        await gateway.until_metric("gateway_running_requests", 1)
+        assert await gateway.metric("gateway_engine_time_to_first_token_seconds_count") == 0
+        assert await gateway.metric("gateway_prefill_tokens") > 0
+        for piece in (*map(answers.chunk, rest), answers.CHUNKS_END, None):
+            steps.put_nowait(piece)
+        answer = await client.read_answer()
+        assert await gateway.metric("gateway_engine_time_to_first_token_seconds_count") == 1
+    assert answer.body == b"".join([created, in_progress, *rest])
+
+
+@pytest.mark.parametrize(
+    ("end", "outcome"), [("completed", "completed"), ("incomplete", "completed"), ("failed", "engine_error")]
+)
+async def test_each_end_of_a_response_is_one(tmp_path, end, outcome):
+    events = response_events("Hello", end=end)
+    async with ScriptedEngine(answers.stream_of(*events)) as engine, running(tmp_path, engine) as gateway:
+        answer = await gateway.ask(PATH, a_body(stream=True))
+        await gateway.until_metric("gateway_requests_total", 1, outcome=outcome)
+    assert (answer.status, answer.body) == (200, b"".join(events))
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_what_an_engine_keeps_is_asked_of_that_engine(tmp_path, stream):
+    script = answers.stream_of(*response_events("a")) if stream else answers.json_answer(a_response())
+    async with (
+        ScriptedEngine(script) as one,
+        ScriptedEngine(script) as two,
+        running(tmp_path, one, two) as gateway,
+    ):
+        await gateway.ask(PATH, a_body(stream=stream))
+        maker, other = (one, two) if one.posts else (two, one)
+        maker.gets["/v1/responses/resp_1"] = answers.json_answer(a_response("kept"))
+        told = await gateway.ask("/v1/responses/resp_1?starting_after=3&evil=1&stream=false")
+        maker.scripts.append(answers.json_answer(a_response("cancelled")))
+        cancelled = await gateway.ask("/v1/responses/resp_1/cancel", {"ignored": True})
+        assert await gateway.metric("gateway_offered_total") == 1
+    assert (told.status, told.json()) == (200, a_response("kept"))
+    assert (cancelled.status, cancelled.json()) == (200, a_response("cancelled"))
+    asked = [(seen.method, seen.path, seen.body) for seen in maker.requests if "resp_1" in seen.path]
+    assert asked == [
+        ("GET", "/v1/responses/resp_1?starting_after=3&stream=false", b""),
+        ("POST", "/v1/responses/resp_1/cancel", b""),
+    ]
+    assert not [seen for seen in other.requests if "resp" in seen.path]
+
+
+async def test_a_kept_response_may_be_told_as_a_stream(tmp_path):
+    events = response_events("a", "b")
+    async with ScriptedEngine(answers.json_answer(a_response())) as engine, running(tmp_path, engine) as gateway:
+        await gateway.ask(PATH, a_body())
+        engine.gets["/v1/responses/resp_1"] = answers.stream_of(*events)
+        told = await gateway.ask("/v1/responses/resp_1?stream=true")
+    assert (told.status, told.body) == (200, b"".join(events))
+    assert told.header("cache-control") == "no-cache, no-transform"
+
+
+@pytest.mark.parametrize("key", [BATCH_KEY])
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/v1/responses/resp_1", None, "response_id"),
+        ("/v1/responses/resp_1/cancel", {}, "response_id"),
+        (PATH, a_body(previous_response_id="resp_1"), "previous_response_id"),
+    ],
+)
+async def test_another_tenants_response_does_not_exist(tmp_path, key, path, body, param):
+    async with ScriptedEngine(answers.json_answer(a_response())) as engine, running(tmp_path, engine) as gateway:
+        await gateway.ask(PATH, a_body())
+        answer = await gateway.ask(path, body, key=key)
+        unknown = await gateway.ask(path.replace("resp_1", "resp_2"), body, key=key)
+    error = answer.json()["error"]
+    assert (answer.status, error["code"], error["param"]) == (404, "response_not_found", param)
+    assert error["message"] == unknown.json()["error"]["message"]
+    assert len(engine.posts) == 1
+
+
+async def test_a_tenants_own_response_may_be_continued(tmp_path):
+    async with ScriptedEngine(answers.json_answer(a_response())) as engine, running(tmp_path, engine) as gateway:
+        await gateway.ask(PATH, a_body())
+        answer = await gateway.ask(PATH, a_body(previous_response_id="resp_1"))
+    assert (answer.status, len(engine.posts)) == (200, 2)
+
+
+async def test_the_oldest_response_is_forgotten_first(tmp_path, monkeypatch):
+    monkeypatch.setattr(kept_responses, "KEPT_MAX", 1)
+    async with ScriptedEngine() as engine, running(tmp_path, engine) as gateway:
+        for number in (1, 2):
+            engine.scripts.append(answers.json_answer(a_response(response_id=f"resp_{number}")))
+            engine.gets[f"/v1/responses/resp_{number}"] = answers.json_answer({})
+            await gateway.ask(PATH, a_body())
+        found = [(await gateway.ask(f"/v1/responses/resp_{number}")).status for number in (1, 2)]
+    assert found == [404, 200]
+
+
+async def test_without_the_engine_that_keeps_it_a_response_cannot_be_told(tmp_path):
+    async with ScriptedEngine(answers.json_answer(a_response())) as engine, running(tmp_path, engine) as gateway:
+        await gateway.ask(PATH, a_body())
+        await engine.refuse_connections()
+        await engine.cut_connections()
+        tries = [await gateway.ask("/v1/responses/resp_1") for _ in range(2)]
+    assert [answer.header("x-gateway-reason") for answer in tries] == ["engine_unreachable", "no_engine"]
+    assert [answer.status for answer in tries] == [502, 503]
