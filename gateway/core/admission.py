@@ -40,7 +40,7 @@ from gateway.core.ticket import (
     Ticket,
     TicketState,
 )
-from gateway.core.types import EngineLoad, EngineSpec, LengthClass, LineSnapshot, Outcome, Refusal, Snapshot
+from gateway.core.types import EngineLoad, EngineSpec, LengthClass, LineSnapshot, Outcome, Reason, Refusal, Snapshot
 from gateway.core.waiting import Waiting
 
 _CUT = frozenset({Outcome.CLIENT_GONE, Outcome.TIMED_OUT})
@@ -238,7 +238,8 @@ class Admission:
         assignment = ticket.assignment
         while (full := self._waiting.over_bound(assignment)) is not None:
             gives_way = ticket
-            if assignment.class_plan.queue.newest_first_in_overload:
+            # Over its own tenant's bound it makes nobody else give way.
+            if assignment.class_plan.queue.newest_first_in_overload and full.reason is Reason.QUEUE_FULL:
                 oldest = self._waiting.oldest(assignment)
                 gives_way = oldest if is_half_late(oldest, now) else ticket
             events.append(self._refuse(gives_way, full, now))

@@ -67,9 +67,10 @@ class Fleet:
             due = first[2]
             self._due.discard(due)
             assert due.engine is not None, "only what is at an engine comes due"
-            engine = self._engines[due.engine]
-            engine.settle(due)
-            self.drop_if_idle(engine)
+            engine = self._engines.get(due.engine)
+            if engine is not None:  # a pause may outlast its engine
+                engine.settle(due)
+                self.drop_if_idle(engine)
         if self._resumes_at <= now:
             for engine in self._engines.values():
                 if engine.paused_until is not None and engine.paused_until <= now:
