@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +28,7 @@ class Unreadable:
 
 
 async def scrape(session: aiohttp.ClientSession, metrics_url: str) -> Reading | Unreadable:
-    body = await _get(session, metrics_url)
+    body = await page(session, metrics_url)
     if isinstance(body, Unreadable):
         return body
     try:
@@ -38,7 +39,7 @@ async def scrape(session: aiohttp.ClientSession, metrics_url: str) -> Reading | 
 
 async def engine_version(session: aiohttp.ClientSession, metrics_url: str) -> str | None:
     """What the engine's /version says; None where it has none."""
-    body = await _get(session, metrics_url.removesuffix("/metrics") + "/version")
+    body = await page(session, metrics_url.removesuffix("/metrics") + "/version")
     if isinstance(body, Unreadable):
         return None
     try:
@@ -63,10 +64,13 @@ async def wait_until_idle(session: aiohttp.ClientSession, metrics_url: str, *, w
     return True
 
 
-async def _get(session: aiohttp.ClientSession, url: str) -> bytes | Unreadable:
+async def page(
+    session: aiohttp.ClientSession, url: str, headers: Mapping[str, str] | None = None
+) -> bytes | Unreadable:
+    """What a GET of one of the engine's own pages brings."""
     timeout = aiohttp.ClientTimeout(total=SCRAPE_S_MAX)
     try:
-        async with session.get(url, timeout=timeout, allow_redirects=False) as response:
+        async with session.get(url, headers=headers, timeout=timeout, allow_redirects=False) as response:
             if response.status != 200:
                 return Unreadable(f"http_{response.status}")
             body = bytearray()

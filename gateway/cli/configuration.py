@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from gateway import settings as settings_file
 from gateway.core.plan import Plan
+from gateway.engines import calibration_file
 from gateway.identity.keys import KeyEntry, load_keys
 from gateway.policy import source
 from gateway.settings import Settings
@@ -19,16 +20,18 @@ from gateway.strict_yaml import ConfigError, means_a_file, quoting
 
 if TYPE_CHECKING:
     from gateway.counting.model_files import TokenizerUnusable
+    from gateway.identity.signing_keys import KeySet
 
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """Everything that was read, checked also against each other."""
+    """Everything that was read, checked also against each other. key_set: of auth.jwt.jwks_file, where there is one."""
 
     path: Path
     settings: Settings
     plan: Plan
     keys: tuple[KeyEntry, ...]
+    key_set: KeySet | None
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -53,14 +56,32 @@ def load(options: argparse.Namespace) -> Configuration:
             f"is {anonymous.service_class}, which the policy {plan.name} does not have",
             f"Use one of {', '.join(sorted(plan.classes))}",
         )
+    for engine in settings.engines:
+        if isinstance(engine.calibration, Path):
+            calibration_file.load(engine.calibration)
     keys_file = settings.auth.keys_file
     keys = () if keys_file is None else load_keys(keys_file, plan.classes)
-    return Configuration(path, settings, plan, keys)
+    return Configuration(path, settings, plan, keys, _key_set(settings))
+
+
+def policy_files(options: argparse.Namespace, read: Configuration) -> tuple[Path, ...]:
+    """Return the file of the policy, where it is one of the user's own."""
+    named: str = options.policy or read.settings.policy
+    return (Path(named),) if means_a_file(named) else ()
 
 
 def unusable_tokenizer(path: Path, pool: str, error: TokenizerUnusable) -> ConfigError:
     """Name the setting that led to a tokenizer that cannot count. path: of gateway.yaml."""
     return ConfigError(str(path), f"pools.{pool}.tokenizer.path", f"{error.path}: {error.problem}", error.fix)
+
+
+def _key_set(settings: Settings) -> KeySet | None:
+    jwt = settings.auth.jwt
+    if jwt is None or jwt.jwks_file is None:
+        return None
+    from gateway.identity.signing_keys import load_key_set
+
+    return load_key_set(jwt.jwks_file)
 
 
 def _plan(path: Path, settings: Settings, override: str | None) -> Plan:

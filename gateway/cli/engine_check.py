@@ -14,11 +14,13 @@ from typing import NoReturn
 import structlog
 
 from gateway.cli.table import Cell, table
+from gateway.core.steptime import StepModel
 from gateway.core.types import EngineLimits
 from gateway.engines import proof, reading
 from gateway.engines.target import Scheduling
 from gateway.engines.watch import EngineWatch
 from gateway.server import wiring
+from gateway.server.calibrations import step_model_of
 from gateway.server.clock import LoopClock
 from gateway.server.connector import engine_session
 from gateway.server.questions import Questions
@@ -29,7 +31,8 @@ from gateway.settings import Settings
 @dataclass(frozen=True, slots=True)
 class EngineReport:
     """One engine as it answered. priority: in words, None where it did not answer; orders_by_priority: None where that
-    is not known. problems: why it cannot serve.
+    is not known. problems: why it cannot serve. context_tokens: the longest of the models that it has. step_model: as
+    measured now; None: it could not be.
     """
 
     engine: str
@@ -38,6 +41,8 @@ class EngineReport:
     priority: str | None
     orders_by_priority: bool | None
     problems: tuple[str, ...]
+    context_tokens: int | None = None
+    step_model: StepModel | None = None
 
 
 def ask_engines(settings: Settings) -> list[EngineReport]:
@@ -69,11 +74,16 @@ async def _ask(settings: Settings) -> list[EngineReport]:
                 for pool in wiring.pools(settings)
                 for target in pool.targets
             ]
-        await asyncio.gather(*(watch.look() for watch in watches))
-    return [_report(watch, settings) for watch in watches]
+            engines = {engine.name: engine for engine in settings.engines}
+
+            async def ask(watch: EngineWatch) -> EngineReport:
+                await watch.look()
+                return _report(watch, settings, await step_model_of(engines[watch.target.name], watch, clock.now))
+
+            return await asyncio.gather(*map(ask, watches))
 
 
-def _report(watch: EngineWatch, settings: Settings) -> EngineReport:
+def _report(watch: EngineWatch, settings: Settings, step_model: StepModel | None) -> EngineReport:
     return EngineReport(
         engine=watch.target.name,
         version=watch.known.version,
@@ -81,6 +91,8 @@ def _report(watch: EngineWatch, settings: Settings) -> EngineReport:
         priority=_priority(watch) if watch.health.is_up else None,
         orders_by_priority=_orders_by_priority(watch),
         problems=tuple(_problems(watch, settings)),
+        context_tokens=reading.longest_context_tokens(watch.known.cards),
+        step_model=step_model,
     )
 
 

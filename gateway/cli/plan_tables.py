@@ -7,12 +7,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from gateway.cli.table import Cell, table
 from gateway.core.plan import AdmissionKind, AdmissionPlan, ClassPlan, Plan
 from gateway.core.types import LengthClass
 from gateway.identity.keys import KeyEntry
 from gateway.settings import Engine, LocalTokenizer, Settings
+
+if TYPE_CHECKING:
+    from gateway.identity.signing_keys import KeySet
 
 _MIB = 1 << 20
 
@@ -76,6 +80,8 @@ def _budget_rows(admission: AdmissionPlan) -> list[list[Cell]]:
             ["KV tokens kept for short prompts", admission.kv.short_reserve_tokens],
             ["KV tokens kept for long prompts", admission.kv.long_reserve_tokens],
         ]
+    elif admission.kind is AdmissionKind.TOKEN_BUDGET:
+        rows.append(["KV kept for each", "the share that its kept sequences are"])
     return rows
 
 
@@ -115,3 +121,7 @@ def pools_table(settings: Settings) -> str:
 def keys_table(keys: tuple[KeyEntry, ...], classes: Mapping[str, ClassPlan]) -> str:
     counted = Counter(entry.service_class for entry in keys)
     return table(["service class", "keys"], [[each.name, counted[each.name]] for each in _ranked(classes)])
+
+
+def signing_keys_table(key_set: KeySet) -> str:
+    return table(["signing key", "algorithm"], [[name, key.algorithm_name] for name, key in key_set.keys.items()])

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from gateway.cli.table import table
 from gateway.policy import source
+from gateway.policy.difference import differences
 
 if TYPE_CHECKING:
     from gateway.cli.commands import Commands
@@ -18,6 +19,7 @@ _EXAMPLE = """\
 examples:
   gateway policies                                   list the shipped policies
   gateway policies show short-first > mine.yaml      start a policy of your own
+  gateway policies diff short-first mine.yaml        what mine changes
   gateway policies schema > policy.schema.json       for editors that check YAML
 """
 
@@ -35,6 +37,10 @@ def register(commands: Commands) -> None:
     show = actions.add_parser("show", help="print one policy")
     show.add_argument("name", metavar="NAME")
     show.set_defaults(run=_show)
+    diff = actions.add_parser("diff", help="print in what two policies differ, defaults included")
+    diff.add_argument("one", metavar="NAME_OR_FILE")
+    diff.add_argument("other", metavar="NAME_OR_FILE")
+    diff.set_defaults(run=_diff)
     actions.add_parser("schema", help="print the JSON Schema of policy files").set_defaults(run=_schema)
 
 
@@ -45,6 +51,13 @@ def _list(_: argparse.Namespace) -> int:
 
 def _show(options: argparse.Namespace) -> int:
     print(source.text(options.name), end="")
+    return 0
+
+
+def _diff(options: argparse.Namespace) -> int:
+    one, other = source.load(options.one), source.load(options.other)
+    found = differences(one, other)
+    print(table(["value", options.one, options.other], found) if found else "They do not differ.")
     return 0
 
 

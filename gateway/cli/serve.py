@@ -17,6 +17,9 @@ _EXAMPLE = """\
 example:
   gateway serve --config gateway.yaml --policy short-first
 
+A changed configuration, policy or keys file is taken up while it serves; SIGHUP and POST /api/reload on the ops port
+do so at once. A faulty one is refused, and the last good one stays in force.
+
 SIGTERM ends it after a drain (see `drain` in the configuration): exit status 0 when every request ended by itself,
 1 when some were cut.
 """
@@ -31,13 +34,19 @@ def register(commands: Commands) -> None:
 
 
 def _serve(options: argparse.Namespace) -> int:
-    read = configuration.load(options)
     import uvloop
 
     from gateway.server.app import serve
     from gateway.server.counters import PoolTokenizerUnusable
+    from gateway.server.reload import Configured
 
+    def read() -> Configured:
+        found = configuration.load(options)
+        files = (found.path, *configuration.policy_files(options, found))
+        return Configured(found.path, found.settings, found.plan, files)
+
+    configured = read()
     try:
-        return uvloop.run(serve(read.settings, read.plan))
+        return uvloop.run(serve(configured, read))
     except PoolTokenizerUnusable as error:
-        raise configuration.unusable_tokenizer(read.path, error.pool, error.cause) from error
+        raise configuration.unusable_tokenizer(configured.path, error.pool, error.cause) from error

@@ -10,7 +10,7 @@ One module, because a ticket has one owner: what is judged, ordered, charged or 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import inf
 
@@ -25,6 +25,7 @@ from gateway.core.orders import order_of
 from gateway.core.plan import AdmissionKind, Plan
 from gateway.core.refusals import Refusals, no_engine
 from gateway.core.repeats import Repeats
+from gateway.core.steptime import PrefillSample, StepModel
 from gateway.core.ticket import (
     Assignment,
     Dispatched,
@@ -204,6 +205,14 @@ class Admission:
         for ticket in self._running.values():
             self._hold_tenant(ticket.assignment)
         return self.tick(now)
+
+    def calibrated(self, engine: str, samples: Sequence[PrefillSample]) -> None:
+        """Take prefills that had an idle engine to themselves: its step model starts anew from them."""
+        self._fleet[engine].calibrated(samples)
+
+    def step_models(self) -> Mapping[str, StepModel]:
+        """Return how long steps take at each engine, as it is known now."""
+        return {name: self._fleet[name].fit.model for name in self._fleet.snapshot()}
 
     def snapshot(self) -> Snapshot:
         """Return what waits and what runs now; every class of the plan is present, also at 0."""

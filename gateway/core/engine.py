@@ -6,6 +6,7 @@ heard of (a whole answer's first byte comes long after its prefill). Chooses not
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, inf
 
@@ -16,13 +17,12 @@ from gateway.core.lazy_heap import LazyHeap
 from gateway.core.ledger import Budget, Ledger, caps_of
 from gateway.core.plan import LongPrefillMode, NonStreamRelease, Plan
 from gateway.core.slices import Course, Courses, slice_end
-from gateway.core.steptime import StepFit
+from gateway.core.steptime import PrefillSample, StepFit
 from gateway.core.ticket import Assignment, Ticket, TicketState
 from gateway.core.types import EngineLoad, EngineSpec, LengthClass
 
 _RELEASE_CONFIDENCE = 0.95
 _STEPS_IN_FLIGHT = 2
-_BELIEVED_RATIOS = (0.5, 3.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Engine:
         self.courses = Courses()
         self._hold_end = HoldEnd(spec.name)
         self.ledger = Ledger({})
-        self.up = True
+        self.up = spec.up
         self.retired = False
         self.paused_until: float | None = None
         self._ratios = {length: Quantile() for length in LengthClass}
@@ -204,7 +204,18 @@ class Engine:
         return ticket
 
     def slice_ended(self, ticket: Ticket, now: float, *, computed: bool, cached_tokens: int | None) -> bool:
-        return self.courses.slice_ended(ticket, self.fit.model, now, computed=computed, cached_tokens=cached_tokens)
+        """Take in the end of a slice; True where it was computed on what the cache held. One alone teaches its time."""
+        part = self.courses.part_out(ticket)
+        held = self.courses.slice_ended(ticket, self.fit.model, now, computed=computed, cached_tokens=cached_tokens)
+        if held and part is not None:
+            tokens = part.end_tokens - part.context_tokens
+            self.fit.observe(
+                prompt_tokens=tokens,
+                steps=ceil(tokens / self.limits.step_tokens),
+                seconds=now - part.sent_at,
+                context_tokens=part.context_tokens,
+            )
+        return held
 
     @property
     def has_unserved_shorts(self) -> bool:
@@ -227,6 +238,11 @@ class Engine:
             self._alone = None
         if self._control is not None:
             self._steer(self._control, ticket, engine_ttft_s, now)
+
+    def calibrated(self, samples: Sequence[PrefillSample]) -> None:
+        """Start the step model anew from probes; ratios to the old one say nothing of the new."""
+        self.fit.calibrate(samples)
+        self._ratios = {length: Quantile() for length in LengthClass}
 
     def judge(self, now: float, *, longs_wait: bool) -> None:
         """Adjust the long-prefill budget to what shorts got, where the plan asks for it."""
@@ -302,9 +318,6 @@ class Engine:
                 self._due.push(self._long_pause, now + pause_s)
 
     def _learn(self, ticket: Ticket, engine_ttft_s: float) -> None:
-        low, high = _BELIEVED_RATIOS
-        if self.fit.model.fitted and not low <= engine_ttft_s / ticket.prefill_s <= high:
-            return
         tokens = ticket.assignment.prompt_tokens
         # vLLM does not apply the threshold to a request that has the engine to itself.
         chunk = self.limits.step_tokens if len(self.ledger) == 1 else self._chunk_tokens

@@ -16,7 +16,8 @@ _MISSED_TOLERATED = 0.05
 _MISSED_LOW = 0.02
 _ONE_SIDED_95 = 1.64
 _BACKLOGGED_S_MIN = 5.0
-_DUTY_MIN = 0.2
+DUTY_MIN = 0.2
+"""The least share of the time in which a long may be in prefill, whatever the shorts get."""
 _DUTY_DOWN = 0.7
 _DUTY_UP = 0.1
 
@@ -86,7 +87,7 @@ class LongControl:
     def _less(self, allowed: LongAllowance) -> LongAllowance:
         if allowed.prefills > 1:
             return LongAllowance(allowed.prefills - 1, allowed.duty)
-        return LongAllowance(1, max(_DUTY_MIN, allowed.duty * _DUTY_DOWN))
+        return LongAllowance(1, max(DUTY_MIN, allowed.duty * _DUTY_DOWN))
 
     def _more(self, allowed: LongAllowance) -> LongAllowance:
         if allowed.duty < 1.0:

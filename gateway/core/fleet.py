@@ -103,15 +103,11 @@ class Fleet:
         return None
 
     def configure(self, specs: Sequence[EngineSpec], plan: Plan) -> None:
-        """Take new engines and limits.
-
-        A new engine is down until it is said to be up. One that is gone gets nothing new and is dropped once idle.
-        """
+        """Take new engines and limits; an engine that is gone gets nothing new and is dropped once it is idle."""
         for spec in specs:
             engine = self._engines.get(spec.name)
             if engine is None:
-                engine = self._engines[spec.name] = Engine(spec, plan, self._due)
-                engine.up = False
+                self._engines[spec.name] = Engine(spec, plan, self._due)
             else:
                 engine.retired = False
                 engine.configure(spec, plan)

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
-from gateway.core.plan import AdmissionKind, AdmissionPlan
+from gateway.core.plan import AdmissionKind, AdmissionPlan, KvBudget
 from gateway.core.ticket import Assignment, Needs, Ticket
 from gateway.core.types import EngineLimits, LengthClass
 
@@ -44,11 +44,11 @@ USED_BY = tuple(sum(1 << budget for budget in (*own, _SLOTS, _KV)) for own in _O
 
 
 def needs_of(assignment: Assignment, kv_block_tokens: int) -> Needs:
-    """Return what the request takes: prefill (tokens of a short, 1 for a long), sequences, KV in whole blocks."""
+    """Return what the request takes: prefill (a short's tokens, a long's sequences), sequences, KV in whole blocks."""
     sequences = assignment.sequences
     kv_tokens = -(-assignment.kv_tokens // (sequences * kv_block_tokens)) * kv_block_tokens * sequences
     if assignment.length_class is LengthClass.LONG:
-        return 1, 1, sequences, kv_tokens
+        return 1, sequences, sequences, kv_tokens
     return 0, assignment.prompt_tokens, sequences, kv_tokens
 
 
@@ -72,10 +72,18 @@ def caps_of(admission: AdmissionPlan, limits: EngineLimits) -> dict[Budget, int]
         caps[Budget.LONG_SLOTS] = max(1, total - admission.slots.short_reserve)
     if limits.kv_tokens is not None:
         caps[Budget.KV_TOKENS] = limits.kv_tokens
-        if admission.kv is not None:
-            caps[Budget.SHORT_KV_TOKENS] = max(1, limits.kv_tokens - admission.kv.long_reserve_tokens)
-            caps[Budget.LONG_KV_TOKENS] = max(1, limits.kv_tokens - admission.kv.short_reserve_tokens)
+        kept = kv_reserves(admission, limits.kv_tokens)
+        caps[Budget.SHORT_KV_TOKENS] = max(1, limits.kv_tokens - kept.long_reserve_tokens)
+        caps[Budget.LONG_KV_TOKENS] = max(1, limits.kv_tokens - kept.short_reserve_tokens)
     return caps
+
+
+def kv_reserves(admission: AdmissionPlan, kv_tokens: int) -> KvBudget:
+    """Return the KV tokens kept for each length class: as planned, else the share of the cache that its slots are."""
+    slots = admission.slots
+    if admission.kv is not None or slots is None:
+        return admission.kv or KvBudget()
+    return KvBudget(kv_tokens * slots.short_reserve // slots.total, kv_tokens * slots.long_reserve // slots.total)
 
 
 @dataclass(slots=True)

@@ -93,7 +93,7 @@ class SlotBudget:
 
 @dataclass(frozen=True, slots=True)
 class KvBudget:
-    """KV-cache tokens kept free for each length class."""
+    """KV-cache tokens kept free for each length class. A plan without it keeps the share that the slot reserves are."""
 
     short_reserve_tokens: int = 0
     long_reserve_tokens: int = 0

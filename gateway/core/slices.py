@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf, sqrt
+from typing import NamedTuple
 
 from gateway.core.plan import LongPrefill, LongPrefillMode
 from gateway.core.steptime import StepModel
@@ -82,6 +83,14 @@ class Course:
         return self.aside_since + max(0.0, self.deadline_at - self.aside_since - left_s) / parts
 
 
+class PartOut(NamedTuple):
+    """A part at the engine: from which token to which, and since when."""
+
+    context_tokens: int
+    end_tokens: int
+    sent_at: float
+
+
 class Courses:
     """The divided prefills of one engine."""
 
@@ -150,6 +159,13 @@ class Courses:
             keeps = course.plan.mode is LongPrefillMode.RECALLED and course.keeps_until > now
             return course.keeps_until if keeps else inf
         return min((course.hold_until(model, self._step_tokens) for course in self._courses.values()), default=inf)
+
+    def part_out(self, ticket: Ticket) -> PartOut | None:
+        """Return the part at the engine, if it is this ticket's and nothing else was sent beside it."""
+        course = self._at_engine
+        if course is None or course.ticket is not ticket or course.sent_tokens is None or self._disturbed:
+            return None
+        return PartOut(course.done_tokens, course.sent_tokens, course.sent_at)
 
     def slice_ended(
         self, ticket: Ticket, model: StepModel, now: float, *, computed: bool, cached_tokens: int | None

@@ -4,20 +4,44 @@ A step that computes n tokens on top of a context of c tokens takes τ = a + n/R
 a token, and attention over what is already there. Summed over the chunks of one prompt of p tokens the last term is
 q·p²/2 whatever the chunks, so a prefill of k steps takes k·a + p/R + q·p²/2.
 
-Owns the model and its fit from observed prefills. Seconds throughout.
+Owns the model and its fit: from the probes of an idle engine, then from prefills that pass. Seconds throughout.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 
-_FORGETTING = 0.98
+_FORGETTING = 0.98  # about the last 50 prefills that passed count
 _RIDGE = 1e-4
+_LOADING = 1e-9  # far above what rounding takes from a pivot
+_ANCHOR_WEIGHT = 0.05  # what a probe still counts beside them, for good
+_CACHED_SHARE = 0.5
+"""A prefill that took less than this share of its prediction found its prefix cached, and tells nothing of steps."""
+_BELIEVED_CHANGE = 1.25  # as much as one prefill may differ from what was expected, either way
 _OBSERVED_MIN = 8
+_PROBED_MIN = 3
 _SCALES = (0.01, 1 / 10_000, 1e-8)
-_BASE_S_MIN = 1e-5
-_PER_TOKEN_S_MIN = 1e-8
+_FLOORS = (1e-5 / _SCALES[0], 1e-8 / _SCALES[1], 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillSample:
+    """One prefill that had the engine to itself, or a part of one. seconds: from dispatch to its first token.
+
+    prompt_tokens: that were computed. context_tokens: that lay cached before them.
+    """
+
+    prompt_tokens: int
+    steps: int
+    seconds: float
+    context_tokens: int = 0
+
+    @property
+    def attended(self) -> float:
+        """Pairs of tokens that attention went over: n·(c + n/2)."""
+        return self.prompt_tokens * (self.context_tokens + self.prompt_tokens / 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,53 +76,118 @@ class StepModel:
 
 
 class StepFit:
-    """Least squares on relative error with forgetting: k·a + p/R + q·p²/2 = seconds, one observed prefill at a time.
+    """Least squares on relative error: k·a + n/R + q·n·(c + n/2) = seconds, from probes, then from what passes.
 
-    Keeps the normal equations; a ridge toward the starting model decides what the observations leave open.
+    What passes is forgotten by and by, probes are not: they keep a small weight, and so decide what traffic of one
+    length leaves open. A ridge toward the model before decides what the probes leave open too.
     """
 
     def __init__(self, start: StepModel | None = None) -> None:
         self.model = start or StepModel()
-        coefficients = (self.model.base_s, self.model.per_token_s, self.model.per_token_context_s)
-        self._start = [value / scale for value, scale in zip(coefficients, _SCALES, strict=True)]
-        self._square = [[0.0] * 3 for _ in range(3)]
-        self._right = [0.0] * 3
         self._observed = 0
+        self._passed = _Equations()
+        self._anchor = _Equations()
+        self._anchor.pull_toward(self.model)
 
-    def observe(self, *, prompt_tokens: int, steps: int, seconds: float) -> None:
-        """Learn from one prefill that had its steps to itself."""
+    def calibrate(self, samples: Sequence[PrefillSample]) -> None:
+        """Start anew from probes of an idle engine. Few of them move the model; `_PROBED_MIN` make it fitted."""
+        samples = [sample for sample in samples if sample.seconds > 0.0 and sample.prompt_tokens > 0]
+        self._passed = _Equations()
+        self._anchor = _Equations()
+        self._anchor.pull_toward(self.model)
+        for sample in samples:
+            self._passed.add(sample)
+        fitted = self.model.fitted or len(samples) >= _PROBED_MIN
+        self.model = _model(_solved(self._passed, self._anchor), fitted=fitted)
+        self._anchor = _Equations()
+        self._anchor.pull_toward(self.model)
+        for sample in samples:
+            self._anchor.add(sample, _ANCHOR_WEIGHT)
+
+    def observe(self, *, prompt_tokens: int, steps: int, seconds: float, context_tokens: int = 0) -> None:
+        """Learn from one prefill, or a part on top of its context, that had its steps to itself, or nearly so."""
         if seconds <= 0.0 or prompt_tokens <= 0:
             return
-        terms = (steps, prompt_tokens, prompt_tokens * prompt_tokens / 2)
-        features = [term * scale / seconds for term, scale in zip(terms, _SCALES, strict=True)]
-        for row in range(3):
-            self._right[row] = _FORGETTING * self._right[row] + features[row]
-            for column in range(3):
-                self._square[row][column] = _FORGETTING * self._square[row][column] + features[row] * features[column]
+        sample = PrefillSample(prompt_tokens, steps, seconds, context_tokens)
+        if self.model.fitted:
+            # Traffic may have been beside it: one prefill is no proof of a great change, many are.
+            expected_s = _prefill_s(self.model, sample)
+            if seconds < _CACHED_SHARE * expected_s:
+                return
+            within_s = min(max(seconds, expected_s / _BELIEVED_CHANGE), expected_s * _BELIEVED_CHANGE)
+            sample = PrefillSample(prompt_tokens, steps, within_s, context_tokens)
+        self._passed.fade()
+        self._passed.add(sample)
         self._observed += 1
-        base, token, context = (weight * scale for weight, scale in zip(self._solved(), _SCALES, strict=True))
-        self.model = StepModel(
-            base_s=max(_BASE_S_MIN, base),
-            per_token_s=max(_PER_TOKEN_S_MIN, token),
-            per_token_context_s=max(0.0, context),
-            fitted=self._observed >= _OBSERVED_MIN,
-        )
-
-    def _solved(self) -> tuple[float, float, float]:
-        (a, b, c), (d, e, f), (g, h, i) = (
-            [value + (_RIDGE if row == column else 0.0) for column, value in enumerate(values)]
-            for row, values in enumerate(self._square)
-        )
-        x, y, z = (right + _RIDGE * start for right, start in zip(self._right, self._start, strict=True))
-        whole = _determinant(a, b, c, d, e, f, g, h, i)
-        return (
-            _determinant(x, b, c, y, e, f, z, h, i) / whole,
-            _determinant(a, x, c, d, y, f, g, z, i) / whole,
-            _determinant(a, b, x, d, e, y, g, h, z) / whole,
-        )
+        fitted = self.model.fitted or self._observed >= _OBSERVED_MIN
+        self.model = _model(_solved(self._passed, self._anchor), fitted=fitted)
 
 
-def _determinant(  # noqa: PLR0917 - a matrix, row by row
-    a: float, b: float, c: float, d: float, e: float, f: float, g: float, h: float, i: float
-) -> float:
-    return a * (e * i - f * h) - b * (d * i - f * g) + c * (d * h - e * g)
+class _Equations:
+    """Normal equations of the relative error, in scaled coefficients."""
+
+    def __init__(self) -> None:
+        self.square = [[0.0] * 3 for _ in range(3)]
+        self.right = [0.0] * 3
+
+    def add(self, sample: PrefillSample, weight: float = 1.0) -> None:
+        terms = (sample.steps, sample.prompt_tokens, sample.attended)
+        features = [term * scale / sample.seconds for term, scale in zip(terms, _SCALES, strict=True)]
+        for row in range(3):
+            self.right[row] += weight * features[row]
+            for column in range(3):
+                self.square[row][column] += weight * features[row] * features[column]
+
+    def fade(self) -> None:
+        self.right = [_FORGETTING * value for value in self.right]
+        self.square = [[_FORGETTING * value for value in row] for row in self.square]
+
+    def pull_toward(self, model: StepModel) -> None:
+        coefficients = (model.base_s, model.per_token_s, model.per_token_context_s)
+        for at, (value, scale) in enumerate(zip(coefficients, _SCALES, strict=True)):
+            self.square[at][at] += _RIDGE
+            self.right[at] += _RIDGE * value / scale
+
+
+def _prefill_s(model: StepModel, sample: PrefillSample) -> float:
+    attention_s = sample.attended * model.per_token_context_s
+    return sample.steps * model.base_s + sample.prompt_tokens * model.per_token_s + attention_s
+
+
+def _model(coefficients: Sequence[float], *, fitted: bool) -> StepModel:
+    base_s, per_token_s, per_token_context_s = (
+        value * scale for value, scale in zip(coefficients, _SCALES, strict=True)
+    )
+    return StepModel(base_s, per_token_s, per_token_context_s, fitted)
+
+
+def _solved(passed: _Equations, anchor: _Equations) -> list[float]:
+    """Solve both together. What comes out under its floor is put there, and the others are solved anew."""
+    values = list(_FLOORS)
+    free = [0, 1, 2]
+    while free:
+        rows = []
+        for row in free:
+            square = [one + other for one, other in zip(passed.square[row], anchor.square[row], strict=True)]
+            square[row] *= 1.0 + _LOADING
+            fixed = sum(square[at] * _FLOORS[at] for at in range(3) if at not in free)
+            rows.append([*(square[at] for at in free), passed.right[row] + anchor.right[row] - fixed])
+        found = dict(zip(free, _eliminated(rows), strict=True))
+        lowest = min(free, key=lambda at: found[at] - _FLOORS[at])
+        if found[lowest] >= _FLOORS[lowest]:
+            for at in free:
+                values[at] = found[at]
+            break
+        free.remove(lowest)
+    return values
+
+
+def _eliminated(rows: list[list[float]]) -> list[float]:
+    """Solve augmented rows in place. The loaded diagonal makes the matrix positive definite: no pivot is 0."""
+    for at, row in enumerate(rows):
+        row[:] = [value / row[at] for value in row]
+        for other in rows:
+            if other is not row:
+                factor = other[at]
+                other[:] = [value - factor * own for value, own in zip(other, row, strict=True)]
+    return [row[-1] for row in rows]

@@ -147,10 +147,14 @@ class EngineLimits:
 
 @dataclass(frozen=True, slots=True)
 class EngineSpec:
-    """One engine as admission knows it: a name and its limits. Routing by URL is the shell's."""
+    """One engine as admission knows it: a name and its limits. Routing by URL is the shell's.
+
+    up: whether it takes work from the moment it is added; of an engine that is there already `set_up` decides.
+    """
 
     name: str
     limits: EngineLimits = field(default_factory=EngineLimits)
+    up: bool = True
 
 
 @dataclass(frozen=True, slots=True)

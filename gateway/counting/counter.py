@@ -26,11 +26,15 @@ class CountingMethod(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """Prompt tokens after the chat template. prompt_tokens: over all prompts; longest_prompt_tokens: of the longest."""
+    """Prompt tokens after the chat template. prompt_tokens: over all prompts; longest_prompt_tokens: of the longest.
+
+    is_comparable: whether the engine's usage, where it differs, says something of the counter.
+    """
 
     prompt_tokens: int
     longest_prompt_tokens: int
     method: CountingMethod
+    is_comparable: bool = True
 
 
 class CountingOverloaded(Exception):  # noqa: N818  a state of the counter
@@ -48,7 +52,8 @@ class Uncountable(Exception):  # noqa: N818  a property of the request
 class TokenCounter(Protocol):
     """Counts the prompt of one call. `method` is how it counts where nothing has to be estimated."""
 
-    method: CountingMethod
+    @property
+    def method(self) -> CountingMethod: ...
 
     async def count(self, call: Call, *, context_tokens: int | None = None) -> Count:
         """The count. context_tokens: the engine's context, where known. Raises CountingOverloaded, Uncountable."""
@@ -59,6 +64,10 @@ class TokenCounter(Protocol):
 
         Raises what `count` does.
         """
+        ...
+
+    def learn(self, count: Count, engine_tokens: int) -> None:
+        """Take in what the engine's usage said of a prompt that was counted here: more than 0 tokens."""
         ...
 
 

@@ -15,48 +15,33 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-from tokenizers import Tokenizer
 
 from gateway.core.types import Reason, Refusal
 from gateway.counting.bounds import text_bounds
-from gateway.counting.chat_template import ChatTemplate
-from gateway.counting.conversation import conversation_of, tools_of, variables_of, with_system_for_developer
-from gateway.counting.counter import Count, CountingMethod, Uncountable, as_ids, uncountable
-from gateway.counting.model_files import (
-    DEFAULT_TEMPLATE,
-    TOOLS_TEMPLATE,
-    ModelFiles,
-    TokenizerUnusable,
-    read_model_files,
-)
+from gateway.counting.counter import Count, CountingMethod, Uncountable, as_ids
+from gateway.counting.encoder import Encoder, encoder_of
+from gateway.counting.model_files import ModelFiles, TokenizerUnusable, read_model_files
+from gateway.counting.pooling_form import Pair
 from gateway.counting.prompts import (
     MEDIA_TOKENS,
-    completion_prompts,
     cut,
     declared_media_tokens,
     kept_tokens_max,
+    one_prompt,
+    prompts_of,
     refuse_uncountable,
 )
+from gateway.counting.rendering import ChatRenderer
 from gateway.counting.threads import CountingThreads
-from gateway.wire.dialects import PromptForm
 from gateway.wire.media import Medium
 from gateway.wire.requests import Call
 
-REASON_CHARS_MAX = 300
-# What a template raises for a conversation that it does not take: it is a model author's code over a caller's values.
-_TEMPLATE_ERRORS = (
-    jinja2.TemplateError,
-    ArithmeticError,
-    AttributeError,
-    LookupError,
-    RecursionError,
-    TypeError,
-    ValueError,
-)
-
 
 class LocalTokenizer:
-    """A TokenCounter over one model's files. `close` ends its threads."""
+    """A TokenCounter over one model's files. `close` ends its threads.
+
+    encoder: the library that counts. fingerprint: of the files, as ModelFiles has it.
+    """
 
     method = CountingMethod.LOCAL
 
@@ -64,16 +49,19 @@ class LocalTokenizer:
         self,
         files: ModelFiles,
         *,
+        encoder: Encoder | None = None,
         threads: CountingThreads | None = None,
         media_tokens: Mapping[Medium, int] = MEDIA_TOKENS,
     ) -> None:
-        """Compile the templates. Raises jinja2.TemplateSyntaxError."""
-        self._tokenizer: Tokenizer = files.tokenizer
-        self._templates = {name: ChatTemplate(source) for name, source in files.templates.items()}
-        self._special_tokens = files.special_tokens
+        """Compile the templates, and choose the encoder where none is given. Raises jinja2.TemplateSyntaxError."""
+        self._renderer = ChatRenderer(files)
         self._bounds = text_bounds(files.tokenizer)
-        self._threads = CountingThreads() if threads is None else threads
+        self._pair_tokens = files.tokenizer.num_special_tokens_to_add(True)
+        self._encoder = encoder_of(files.tokenizer) if encoder is None else encoder
         self._media_tokens = media_tokens
+        self.threads = CountingThreads() if threads is None else threads
+        self.encoder = self._encoder.name
+        self.fingerprint = files.fingerprint
 
     @classmethod
     def load(cls, path: Path, revision: str | None = None) -> LocalTokenizer:
@@ -88,103 +76,66 @@ class LocalTokenizer:
 
     async def count(self, call: Call, *, context_tokens: int | None = None) -> Count:
         """The count, from a thread. Raises CountingOverloaded and Uncountable."""
-        return await self._threads.run(partial(self.count_now, call, context_tokens), len(call.body))
+        return await self.threads.run(partial(self.count_now, call, context_tokens), len(call.body))
 
     def count_now(self, call: Call, context_tokens: int | None = None) -> Count:
         """The count, in this thread."""
         refuse_uncountable(call.members)
         kept_max = kept_tokens_max(call, context_tokens)
-        match call.route.form:
-            case PromptForm.CHAT:
-                return self._count_chat(call.members, kept_max, context_tokens)
-            case PromptForm.COMPLETION:
-                return self._count_completion(call.members, kept_max, context_tokens)
-            case PromptForm.NONE:
-                raise AssertionError("a route without a prompt is not counted")
+        prompts = prompts_of(call, self._renderer.traits)
+        is_exact, counts = prompts.is_whole and not prompts.pairs, []
+        for chat in prompts.chats:
+            declared = declared_media_tokens(chat, self._media_tokens)
+            is_exact = is_exact and not declared
+            counts.append(self._chat_tokens(chat, kept_max, context_tokens) + declared)
+        with_special_tokens = call.members.get("add_special_tokens") is not False
+        counts += [
+            self._tokens(text, with_special_tokens, kept_max, context_tokens) if isinstance(text, str) else len(text)
+            for text in prompts.texts
+        ]
+        counts += [self._pair(pair) for pair in prompts.pairs]
+        kept = [cut(count, kept_max) for count in counts]
+        return Count(sum(kept), max(kept), self.method if is_exact else CountingMethod.ESTIMATE)
 
     async def prompt_ids(self, call: Call) -> array[int] | None:
-        """The ids of a call's one prompt, from a thread; None where a medium stands in it."""
-        return await self._threads.run(partial(self._ids_now, call), len(call.body))
+        """The ids of a call's one prompt, from a thread; None where it is several, or a medium stands in it."""
+        return await self.threads.run(partial(self._ids_now, call), len(call.body))
 
     def _ids_now(self, call: Call) -> array[int] | None:
-        members = call.members
-        if call.route.form is PromptForm.CHAT:
-            if declared_media_tokens(members, self._media_tokens):
-                return None
-            text, special = self._rendered(members), members.get("add_special_tokens") is True
-        else:
-            (prompt,) = completion_prompts(members)
-            if not isinstance(prompt, str):
-                return as_ids(prompt)
-            text, special = prompt, members.get("add_special_tokens") is not False
-        (encoding,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=special)
-        return as_ids(encoding.ids)
+        prompt = one_prompt(prompts_of(call, self._renderer.traits))
+        if prompt is None or isinstance(prompt, list):
+            return None if prompt is None else as_ids(prompt)
+        if isinstance(prompt, str):
+            with_special_tokens = call.members.get("add_special_tokens") is not False
+            return self._encoder.ids(prompt, add_special_tokens=with_special_tokens)
+        with_special_tokens = prompt.get("add_special_tokens") is True
+        return self._encoder.ids(self._renderer.rendered(prompt), add_special_tokens=with_special_tokens)
+
+    def learn(self, count: Count, engine_tokens: int) -> None:
+        """Nothing: the files say what they say."""
 
     def close(self) -> None:
-        self._threads.close()
+        self.threads.close()
 
-    def _count_chat(self, members: Mapping[str, Any], kept_max: int | None, context_tokens: int | None) -> Count:
-        text = self._rendered(members)
-        declared = declared_media_tokens(members, self._media_tokens)
-        add_special_tokens = members.get("add_special_tokens") is True
-        tokens = cut(self._tokens(text, add_special_tokens, kept_max, context_tokens) + declared, kept_max)
-        return Count(tokens, tokens, CountingMethod.ESTIMATE if declared else self.method)
-
-    def _count_completion(self, members: Mapping[str, Any], kept_max: int | None, context_tokens: int | None) -> Count:
-        add_special_tokens = members.get("add_special_tokens") is not False
-        counts = [
-            self._tokens(prompt, add_special_tokens, kept_max, context_tokens)
-            if isinstance(prompt, str)
-            else cut(len(prompt), kept_max)
-            for prompt in completion_prompts(members)
-        ]
-        return Count(sum(counts), max(counts), self.method)
+    def _chat_tokens(self, members: Mapping[str, Any], kept_max: int | None, context_tokens: int | None) -> int:
+        text = self._renderer.rendered(members)
+        return self._tokens(text, members.get("add_special_tokens") is True, kept_max, context_tokens)
 
     def _tokens(self, text: str, add_special_tokens: bool, kept_max: int | None, context_tokens: int | None) -> int:
+        """A text's tokens, by its length alone where that proves enough: that none can be kept more, or none fits."""
         if kept_max is None:
             if self._bounds.overruns(text, context_tokens):
                 raise self._overrun(text, context_tokens)
         elif self._bounds.tokens_at_least(text) >= kept_max:
             return kept_max
-        # The batch form alone lets go of the interpreter lock: one long prompt would else stop the event loop.
-        (encoding,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)
-        return cut(len(encoding), kept_max)
+        return self._encoder.count(text, add_special_tokens=add_special_tokens)
+
+    def _pair(self, pair: Pair) -> int:
+        query = cut(self._encoder.count(pair.query, add_special_tokens=False), pair.query_tokens_max)
+        document = cut(self._encoder.count(pair.document, add_special_tokens=False), pair.document_tokens_max)
+        return query + document + self._pair_tokens
 
     def _overrun(self, text: str, context_tokens: int | None) -> Uncountable:
         tokens = -(-len(text) // self._bounds.chars_per_token_max)
         message = f"The model's context is {context_tokens} tokens; {len(text)} characters are at least {tokens}."
         return Uncountable(Refusal(Reason.CONTEXT_LENGTH, message, limit=context_tokens, observed=tokens))
-
-    def _rendered(self, members: Mapping[str, Any]) -> str:
-        variables = variables_of(members)
-        tools = variables.pop("tools") if "tools" in variables else tools_of(members)
-        documents = variables.pop("documents", None)
-        template = self._template(has_tools=tools is not None)
-        try:
-            conversation = conversation_of(members["messages"], template.content_format)
-            if not template.knows_developer:
-                conversation = with_system_for_developer(conversation)
-            return template.render(
-                conversation,
-                tools=tools,
-                documents=documents,
-                add_generation_prompt=members.get("add_generation_prompt") is not False,
-                continue_final_message=members.get("continue_final_message") is True,
-                variables={**self._special_tokens, **_looked_up(variables, template)},
-            )
-        except _TEMPLATE_ERRORS as error:
-            reason = str(error)[:REASON_CHARS_MAX]
-            raise uncountable(
-                "invalid_messages", f"The model's chat template refuses them: {reason}", "messages"
-            ) from error
-
-    def _template(self, *, has_tools: bool) -> ChatTemplate:
-        names = (TOOLS_TEMPLATE, DEFAULT_TEMPLATE) if has_tools else (DEFAULT_TEMPLATE,)
-        template = next((self._templates[name] for name in names if name in self._templates), None)
-        if template is None:
-            raise uncountable("unsupported_parameter", "The model has no chat template.", "messages")
-        return template
-
-
-def _looked_up(variables: Mapping[str, Any], template: ChatTemplate) -> dict[str, Any]:
-    return {name: value for name, value in variables.items() if name in template.variables}

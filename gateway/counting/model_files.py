@@ -6,6 +6,7 @@ never downloads, never runs code of the model's, and never goes on with half of 
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,10 +17,15 @@ from tokenizers import AddedToken, Tokenizer
 
 DEFAULT_TEMPLATE = "default"
 TOOLS_TEMPLATE = "tool_use"
+FINGERPRINT_PREFIX = "sha256:"
 
 # Models whose prompts the engine builds in code of its own instead of by a template.
 _OWN_PROMPT_MODELS = frozenset({"gpt_oss", "kimi_k3", "deepseek_v32", "deepseek_v4", "deepseek_v41", "inkling"})
 _OWN_TOKENIZER_FILES = ("tekken.json", "tokenizer.model.v*")
+_READ_FILES = (
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
+    *("chat_template.jinja", "chat_template.json"),
+)
 _NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
@@ -38,15 +44,20 @@ class ModelFiles:
     """What counting needs of one model. templates: by name, empty where the model has none.
 
     special_tokens: the named tokens that a template may use as variables, e.g. bos_token.
+    fingerprint: SHA-256, in hexadecimal, over all files that decide a count.
     """
 
     tokenizer: Tokenizer
     templates: Mapping[str, str]
     special_tokens: Mapping[str, str]
+    fingerprint: str
 
 
 def read_model_files(path: Path, revision: str | None = None) -> ModelFiles:
-    """The files of a model's folder, or of one revision's snapshot in a model cache. Raises TokenizerUnusable."""
+    """The files of a model's folder, or of one revision's snapshot in a model cache. Raises TokenizerUnusable.
+
+    A revision that begins with `sha256:` pins the files themselves: it is compared with their fingerprint.
+    """
     folder = _folder(path, revision)
     _refuse_own_prompts(folder)
     file = folder / "tokenizer.json"
@@ -64,12 +75,35 @@ def read_model_files(path: Path, revision: str | None = None) -> ModelFiles:
         config |= _read_object(folder / "special_tokens_map.json")
     special_tokens = _special_tokens(config)
     _add_missing_tokens(tokenizer, config, special_tokens)
-    return ModelFiles(tokenizer, _templates(folder, config), special_tokens)
+    templates = _templates(folder, config)
+    fingerprint = _fingerprint(folder)
+    if revision is not None and revision.startswith(FINGERPRINT_PREFIX):
+        _compare(folder, revision.removeprefix(FINGERPRINT_PREFIX), fingerprint)
+    return ModelFiles(tokenizer, templates, special_tokens, fingerprint)
+
+
+def _fingerprint(folder: Path) -> str:
+    """Of the files as they lie there, whatever version of a library reads them."""
+    digest = hashlib.sha256()
+    files = [folder / name for name in _READ_FILES]
+    files += sorted((folder / "additional_chat_templates").glob("*.jinja"))
+    for file in files:
+        if file.is_file():
+            content = file.read_bytes()
+            digest.update(f"{file.name} {len(content)}\n".encode())
+            digest.update(content)
+    return digest.hexdigest()
+
+
+def _compare(folder: Path, pinned: str, found: str) -> None:
+    if pinned != found:
+        problem = f"the files are not the pinned ones: their fingerprint is {FINGERPRINT_PREFIX}{found}"
+        raise TokenizerUnusable(folder, problem, "Restore them, or pin these where they are what the engine serves")
 
 
 def _folder(path: Path, revision: str | None) -> Path:
     snapshots = path / "snapshots"
-    if revision is None or not snapshots.is_dir():
+    if revision is None or revision.startswith(FINGERPRINT_PREFIX) or not snapshots.is_dir():
         return path
     snapshot = snapshots / revision
     if not snapshot.is_dir():

@@ -10,13 +10,13 @@ no prefix cache shortens them; each asks for one token. Costs a few engine steps
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import math
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
 from gateway.core.types import EngineLimits
+from gateway.engines.probe_prompts import ProbePrompts
 
 ROUNDS = 3
 ROUND_TOKENS_MAX = 131_072
@@ -68,13 +68,13 @@ async def obeys_priority(complete: Complete, load: Load, model: str, salt: bytes
     bytes for each proof.
     """
     for number in range(ROUNDS):
-        body = _Bodies(model, salt + number.to_bytes(2, "big"))
+        body = ProbePrompts(model, salt + number.to_bytes(2, "big"))
         if not await _high_came_first(complete, load, body, pause):
             return False
     return True
 
 
-async def _high_came_first(complete: Complete, load: Load, body: _Bodies, pause: Pause) -> bool:
+async def _high_came_first(complete: Complete, load: Load, body: ProbePrompts, pause: Pause) -> bool:
     order: list[int] = []
 
     async def contend(priority: int) -> None:
@@ -89,19 +89,3 @@ async def _high_came_first(complete: Complete, load: Load, body: _Bodies, pause:
         await pause(_ARRIVAL_GAP_S)
         group.create_task(contend(_HIGH))
     return all(filler.result() for filler in fillers) and order == [_HIGH, _LOW]
-
-
-class _Bodies:
-    """Completion requests with prompts that no earlier one shares a prefix with."""
-
-    def __init__(self, model: str, salt: bytes) -> None:
-        self._model = model
-        self._salt = salt
-        self._made = 0
-
-    def of(self, prompt_tokens: int) -> dict[str, Any]:
-        self._made += 1
-        stream = hashlib.shake_128(self._salt + self._made.to_bytes(2, "big")).digest(prompt_tokens)
-        # Ids from a range that every vocabulary has, above the usual special ones.
-        ids = [32 + byte % 192 for byte in stream]
-        return {"model": self._model, "prompt": ids, "max_tokens": 1, "temperature": 0, "stream": False}

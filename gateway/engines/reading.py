@@ -97,6 +97,12 @@ def context_tokens(cards: Sequence[Mapping[str, Any]], model: str) -> int | None
     return length if type(length) is int and 0 < length <= CONTEXT_TOKENS_MAX else None
 
 
+def longest_context_tokens(cards: Sequence[Mapping[str, Any]]) -> int | None:
+    """Return the longest context of all models of the engine; None where none is said."""
+    said = (context_tokens(cards, str(card["id"])) for card in cards)
+    return max((tokens for tokens in said if tokens is not None), default=None)
+
+
 def version(body: bytes) -> str | None:
     value = _json(body)
     text = value.get("version") if isinstance(value, dict) else None

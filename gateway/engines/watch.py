@@ -19,7 +19,7 @@ from gateway.core.types import EngineLimits
 from gateway.engines import proof, reading
 from gateway.engines.health import Health, State
 from gateway.engines.reading import Load
-from gateway.engines.target import Carrier, EngineHttp, EngineSilent, EngineUnreachable, Scheduling, Target
+from gateway.engines.target import Answer, Carrier, EngineHttp, EngineSilent, EngineUnreachable, Scheduling, Target
 
 LOOK_INTERVAL_S = 1.0
 QUESTION_S_MAX = 5.0
@@ -51,7 +51,10 @@ class Known:
 
 
 class EngineWatch:
-    """Watches one engine. changed: called after every change of health or of what is known."""
+    """Watches one engine. changed: called after every change of health or of what is known.
+
+    dispatched_at: when a real request went there last. make_room: called then, before it goes.
+    """
 
     def __init__(
         self,
@@ -64,6 +67,8 @@ class EngineWatch:
         self.target = target
         self.known = Known()
         self.health = Health()
+        self.dispatched_at = float("-inf")
+        self.make_room: Callable[[], None] = lambda: None
         self._http = http
         self._now = now
         self._changed = changed
@@ -93,6 +98,11 @@ class EngineWatch:
         return self.target.carrier is Carrier.HEADER
 
     # ── what real requests report ──
+
+    def dispatched(self) -> None:
+        """A real request goes to the engine now."""
+        self.dispatched_at = self._now()
+        self.make_room()
 
     def answered(self) -> None:
         self.health.answered()
@@ -252,16 +262,18 @@ class EngineWatch:
             self.known.priority_proved = proved
             self._log.info("priority_probed", proved=proved, attempt=self.known.proofs_tried)
 
-    async def _complete(self, body: dict[str, Any], priority: int | None) -> bool:
+    async def generate(self, body: dict[str, Any], priority: int | None, *, timeout_s: float) -> Answer:
+        """Ask for a completion of the gateway's own. Raises EngineUnreachable and EngineSilent."""
         headers = {}
         if priority is not None and self.priority_in_header:
             headers["X-Vllm-Priority"] = str(priority)
         elif priority is not None:
             body = {**body, "priority": priority}
+        return await self._http.post_json(self.target, "/v1/completions", body, timeout_s=timeout_s, headers=headers)
+
+    async def _complete(self, body: dict[str, Any], priority: int | None) -> bool:
         try:
-            answer = await self._http.post_json(
-                self.target, "/v1/completions", body, timeout_s=GENERATION_S_MAX, headers=headers
-            )
+            answer = await self.generate(body, priority, timeout_s=GENERATION_S_MAX)
         except (EngineUnreachable, EngineSilent):
             return False
         return answer.status == 200

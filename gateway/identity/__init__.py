@@ -1,1 +1,1 @@
-"""Who calls: keys by their hashes, and the judgement of credentials. Knows no HTTP library and no policy."""
+"""Who calls: keys by their hashes, tokens by their signatures. Knows no HTTP library and no policy."""

@@ -8,7 +8,7 @@ whenever it is looked at. Never decides anything.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
@@ -44,7 +44,8 @@ class Exchange:
     """One request on a generation route. Times are seconds since the epoch, durations seconds.
 
     counted_prompt_tokens: the gateway's own count. prompt_tokens, output_tokens: the engine's `usage`.
-    sliced: whether a slice of its prompt was computed before it.
+    usage_told: called with the engine's prompt tokens, for whoever counted them. sliced: whether a slice of its prompt
+    was computed before it.
     """
 
     request_id: str
@@ -64,6 +65,7 @@ class Exchange:
     longest_stall_s: float | None = None
     waited_s: float | None = None
     counted_prompt_tokens: int | None = None
+    usage_told: Callable[[int], None] | None = None
     prompt_tokens: int | None = None
     output_tokens: int | None = None
     sliced: bool = False

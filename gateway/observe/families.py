@@ -1,4 +1,4 @@
-"""The metric families that are counted as things happen (CONTRACT 5), on a registry of their own.
+"""The metric families that are counted as things happen (CONTRACT 5), as one set.
 
 Owns names, help texts, labels and buckets. Label values come from closed sets: classes, pools, engines and routes of
 the configuration, and enums. Never a tenant, a key, a model name that a caller wrote, or a request id.
@@ -6,69 +6,60 @@ the configuration, and enums. Never a tenant, a key, a model name that a caller 
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+from collections.abc import Iterable
+from itertools import chain
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, disable_created_metrics
-
-M = TypeVar("M", Counter, Histogram)
+from gateway.observe.exposition import Count, Distribution, Family, Scraped, page
 
 COMMON = ("service_class", "length_class", "pool")
 _WAIT_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 3, 5, 10, 20, 30, 60, 120, 300)
+_ENGINE_TTFT_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 120)  # fewer: by engine there are the most series
 _GAP_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _TOKENIZE_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5)
 _SHARE = (0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
-_ERROR_RATIO = (-0.5, -0.1, -0.05, -0.02, -0.01, -0.001, 0, 0.001, 0.01, 0.02, 0.05, 0.1, 0.5)
-
-
-class Series(Generic[M]):
-    """One family and the series that were used: looking a series up is dear, and there are never many."""
-
-    def __init__(self, family: M) -> None:
-        self.family: M = family
-        self._used: dict[tuple[str, ...], M] = {}
-
-    def at(self, *labels: str) -> M:
-        """Return the series of these label values."""
-        series = self._used.get(labels)
-        if series is None:
-            series = self._used[labels] = self.family.labels(*labels) if labels else self.family
-        return series
+_ERROR_RATIO = (0.0, 0.001, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1)
 
 
 class Families:
     """One set of families; each gateway (and each test) has its own."""
 
     def __init__(self) -> None:
-        # A switch of the whole process: without it each counter and histogram has a second series for its birth.
-        disable_created_metrics()  # type: ignore[no-untyped-call]
-        self.registry = CollectorRegistry()
-        ProcessCollector(registry=self.registry)
-        self.offered = self._counter("gateway_offered", "Requests on generation routes.", COMMON)
-        self.requests = self._counter("gateway_requests", "Offered requests that ended.", (*COMMON, "outcome"))
-        self.refusals = self._counter("gateway_refusals", "Answers by the gateway itself.", (*COMMON, "reason"))
+        self._all: list[Family[Count] | Family[Distribution]] = []
+        self.offered = self._counter("gateway_offered_total", "Requests on generation routes.", COMMON)
+        self.requests = self._counter("gateway_requests_total", "Offered requests that ended.", (*COMMON, "outcome"))
+        self.refusals = self._counter("gateway_refusals_total", "Answers by the gateway itself.", (*COMMON, "reason"))
+        self.slo = self._counter(
+            "gateway_slo_total",
+            "Objectives of a class met and missed, over requests that reached admission.",
+            (*COMMON, "objective", "met"),
+        )
+        self.reloads = self._counter("gateway_reloads_total", "Changes of configuration taken or refused.", ("result",))
         self.repeats = self._counter(
-            "gateway_repeats", "Ended requests that were refused before: load that refusals make.", COMMON
+            "gateway_repeats_total", "Ended requests that were refused before: load that refusals make.", COMMON
         )
         self.slices = self._counter(
-            "gateway_slices",
+            "gateway_slices_total",
             "Slices of long prompts that ended, and prompts that could not be sliced.",
             (*COMMON, "result"),
         )
-        self.recalls = self._counter("gateway_recalls", "Long prompts taken back for short ones.", COMMON)
+        self.recalls = self._counter("gateway_recalls_total", "Long prompts taken back for short ones.", COMMON)
         self.slice_cached = self._histogram(
             "gateway_slice_cached_ratio", "Share of a sliced prompt that its request found cached.", COMMON, _SHARE
         )
-        self.http = self._counter("gateway_http_requests", "Answers on the public port.", ("route", "status"))
+        self.http = self._counter("gateway_http_requests_total", "Answers on the public port.", ("route", "status"))
         self.connections_refused = self._counter(
-            "gateway_connections_refused", "Connections beyond limits.connections_max, closed at once.", ()
+            "gateway_connections_refused_total", "Connections beyond limits.connections_max, closed at once.", ()
+        )
+        self.signing_key_fetches = self._counter(
+            "gateway_signing_key_fetches_total", "Fetches of the token issuer's key set.", ("result",)
         )
         self.resends = self._counter(
-            "gateway_engine_resends", "Requests sent again: a kept connection was closed unread.", ("engine",)
+            "gateway_engine_resends_total", "Requests sent again: a kept connection was closed unread.", ("engine",)
         )
         self.tap_overflows = self._counter(
-            "gateway_tap_overflows", "Stream lines too long to look into; they were relayed all the same.", COMMON
+            "gateway_tap_overflows_total", "Stream lines too long to look into; they were relayed all the same.", COMMON
         )
-        self.log_lines_dropped = self._counter("gateway_log_lines_dropped", "Log lines nobody took in time.", ())
+        self.log_lines_dropped = self._counter("gateway_log_lines_dropped_total", "Log lines nobody took in time.", ())
         self.queue_wait = self._histogram(
             "gateway_queue_wait_seconds", "Waits in line that ended.", (*COMMON, "outcome"), _WAIT_S
         )
@@ -79,7 +70,7 @@ class Families:
             "gateway_engine_time_to_first_token_seconds",
             "Streams: from dispatch to the first token.",
             (*COMMON, "engine"),
-            _WAIT_S,
+            _ENGINE_TTFT_S,
         )
         self.request_s = self._histogram(
             "gateway_request_seconds", "Completed requests: from arrival to the last byte.", COMMON, _WAIT_S
@@ -88,22 +79,30 @@ class Families:
             "gateway_stream_gap_seconds", "Gaps between network chunks of a stream.", COMMON, _GAP_S
         )
         self.stall = self._histogram("gateway_longest_stall_seconds", "The longest gap of each stream.", COMMON, _GAP_S)
-        self.prompt_tokens = self._counter("gateway_prompt_tokens", "Prompt tokens by engine usage.", COMMON)
-        self.output_tokens = self._counter("gateway_output_tokens", "Output tokens by engine usage.", COMMON)
+        self.prompt_tokens = self._counter("gateway_prompt_tokens_total", "Prompt tokens by engine usage.", COMMON)
+        self.output_tokens = self._counter("gateway_output_tokens_total", "Output tokens by engine usage.", COMMON)
         self.count_error = self._histogram(
             "gateway_token_count_error_ratio",
-            "Counted prompt tokens over the engine's usage, minus one.",
-            ("pool",),
+            "How far the counted prompt tokens are from the engine's usage, over that; sign: over, under, equal.",
+            ("pool", "sign"),
             _ERROR_RATIO,
         )
         self.tokenize_s = self._histogram(
             "gateway_tokenize_seconds", "Cost of one token count.", ("method",), _TOKENIZE_S
         )
 
-    def _counter(self, name: str, text: str, labels: tuple[str, ...]) -> Series[Counter]:
-        return Series(Counter(name, text, labels, registry=self.registry))
+    def page(self, scraped: Iterable[Scraped]) -> bytes:
+        """Write every family, those that `scraped` yields included."""
+        return page(chain(self._all, scraped))
+
+    def _counter(self, name: str, text: str, labels: tuple[str, ...]) -> Family[Count]:
+        family = Family(Count, name, text, labels)
+        self._all.append(family)
+        return family
 
     def _histogram(
-        self, name: str, text: str, labels: tuple[str, ...], buckets: tuple[float, ...]
-    ) -> Series[Histogram]:
-        return Series(Histogram(name, text, labels, buckets=buckets, registry=self.registry))
+        self, name: str, text: str, labels: tuple[str, ...], bounds: tuple[float, ...]
+    ) -> Family[Distribution]:
+        family = Family(Distribution, name, text, labels, bounds)
+        self._all.append(family)
+        return family

@@ -6,11 +6,14 @@ receiving, waiting, running or counted in one outcome. Nobody increments a metri
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from enum import StrEnum
+from itertools import chain, product
 from typing import assert_never
 
-from prometheus_client import generate_latest
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 
+from gateway.core.plan import Plan
 from gateway.core.ticket import (
     Assignment,
     Dispatched,
@@ -26,9 +29,11 @@ from gateway.core.ticket import (
     Ticket,
 )
 from gateway.core.types import Identity, LengthClass, Outcome, Reason, WaitOutcome
+from gateway.observe.counting import CountingReading, counting_families
 from gateway.observe.exchange import NO_LABELS, UNKNOWN, Exchange, Exchanges, Labels, Phase
 from gateway.observe.families import Families
 from gateway.observe.gauges import GaugeSources, ScrapedGauges
+from gateway.observe.objectives import judged, stated
 from gateway.wire.answers import Usage
 
 _WAIT_ENDED = {
@@ -36,6 +41,16 @@ _WAIT_ENDED = {
     Outcome.REFUSED: WaitOutcome.REFUSED,
     Outcome.CLIENT_GONE: WaitOutcome.CLIENT_GONE,
 }
+
+
+_WORD = {True: "true", False: "false"}
+
+
+class Reloaded(StrEnum):
+    """What became of a change of configuration."""
+
+    APPLIED = "applied"
+    REFUSED = "refused"
 
 
 class Observer:
@@ -47,15 +62,43 @@ class Observer:
         self._now = now
         self._ended = ended
         self._classes: frozenset[str] = frozenset()
+        self._gauges: ScrapedGauges | None = None
+        self._counting: Callable[[], Mapping[str, CountingReading]] = dict
+        self._process = CollectorRegistry()
+        ProcessCollector(registry=self._process)
 
     def scrape_from(self, sources: GaugeSources) -> None:
-        """Register what is computed at scrape."""
-        self._classes = frozenset(sources.plan().classes)
-        self.families.registry.register(ScrapedGauges(sources, self.exchanges, self._now))
+        """Say what is computed at scrape."""
+        self._gauges = ScrapedGauges(sources, self.exchanges, self._now)
+        self.put_in_force(sources.plan(), sources.pools())
+        for result in Reloaded:
+            self.families.reloads.at(result.value)
+
+    def put_in_force(self, plan: Plan, pools: Iterable[str]) -> None:
+        """Label by the plan's classes from here on, and show what it promises: a first miss is then an increase."""
+        self._classes = frozenset(plan.classes)
+        for pool in pools:
+            for name, class_plan in plan.classes.items():
+                for length, slo in class_plan.slo.items():
+                    for objective, met in product(stated(slo), (True, False)):
+                        self.families.slo.at(name, length.value, pool, objective.value, _WORD[met])
+
+    def totals(self) -> dict[str, dict[str, int]]:
+        """Return how many requests ended so far by outcome, and how many answers were refusals by reason."""
+        found: dict[str, dict[str, int]] = {"outcomes": {outcome.value: 0 for outcome in Outcome}, "refusals": {}}
+        for kind, family in (("outcomes", self.families.requests), ("refusals", self.families.refusals)):
+            for labels, series in family.series():
+                found[kind][labels[-1]] = found[kind].get(labels[-1], 0) + series.value
+        return found
+
+    def scrape_counting_from(self, readings: Callable[[], Mapping[str, CountingReading]]) -> None:
+        """Say where each pool's counter is read at scrape."""
+        self._counting = readings
 
     def exposition(self) -> bytes:
         """Write all metrics in the Prometheus text format, as they are at this instant."""
-        return generate_latest(self.families.registry)
+        scraped = () if self._gauges is None else self._gauges.collect()
+        return self.families.page(chain(scraped, counting_families(self._counting()))) + generate_latest(self._process)
 
     # ── an offered request ──
 
@@ -130,8 +173,11 @@ class Observer:
             self.families.slice_cached.at(*exchange.labels).observe(usage.cached_tokens / max(1, prompt_tokens))
         self.families.prompt_tokens.at(*exchange.labels).inc(prompt_tokens)
         if exchange.counted_prompt_tokens is not None and prompt_tokens > 0:
-            ratio = exchange.counted_prompt_tokens / prompt_tokens - 1
-            self.families.count_error.at(exchange.labels.pool).observe(ratio)
+            error = exchange.counted_prompt_tokens - prompt_tokens
+            sign = "over" if error > 0 else "under" if error < 0 else "equal"
+            self.families.count_error.at(exchange.labels.pool, sign).observe(abs(error) / prompt_tokens)
+            if exchange.usage_told is not None:
+                exchange.usage_told(prompt_tokens)
 
     def tap_overflowed(self, exchange: Exchange, lines: int) -> None:
         self.families.tap_overflows.at(*exchange.labels).inc(lines)
@@ -157,6 +203,13 @@ class Observer:
     def answered(self, route: str | None, status: int) -> None:
         """Count one answer on the public port; `route` is None for what is not on the allow-list."""
         self.families.http.at(route or "other", str(status)).inc()
+
+    def reloaded(self, result: Reloaded) -> None:
+        self.families.reloads.at(result.value).inc()
+
+    def signing_keys_fetched(self, result: str) -> None:
+        """Count one fetch of the token issuer's keys; `result` is from a closed set."""
+        self.families.signing_key_fetches.at(result).inc()
 
     # ── inside ──
 
@@ -195,5 +248,7 @@ class Observer:
         self.families.requests.at(*exchange.labels, outcome.value).inc()
         if outcome is Outcome.COMPLETED:
             self.families.request_s.at(*exchange.labels).observe(now - exchange.arrived_at)
+        for objective, met in judged(exchange):
+            self.families.slo.at(*exchange.labels, objective.value, _WORD[met]).inc()
         if exchange.longest_stall_s is not None:
             self.families.stall.at(*exchange.labels).observe(exchange.longest_stall_s)

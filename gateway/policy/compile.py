@@ -137,10 +137,9 @@ def _admission_plan(
                     short_reserve=stated.slots.short_reserve,
                     long_reserve=stated.slots.long_reserve,
                 ),
-                kv=KvBudget(
-                    short_reserve_tokens=stated.kv.short_reserve_tokens,
-                    long_reserve_tokens=stated.kv.long_reserve_tokens,
-                ),
+                kv=None
+                if stated.kv is None
+                else KvBudget(stated.kv.short_reserve_tokens, stated.kv.long_reserve_tokens),
                 non_stream_release=stated.non_stream_release,
                 long_prefill=_long_prefill(stated.long_prefill),
             )

@@ -30,6 +30,15 @@ def findings(plan: Plan, limits: EngineLimits, *, orders_by_priority: bool | Non
     if plan.admission.kind is AdmissionKind.TOKEN_BUDGET:
         found += _step(plan, limits)
         found += _kv(plan.admission, limits)
+        found += _shares(plan)
+        if orders_by_priority is False and limits.kv_tokens is None:
+            found.append(
+                _warning(
+                    "priority is not effective and kv_tokens is not known: a long prompt that waits inside the engine "
+                    "for KV blocks the short ones behind it; start the engine with --scheduling-policy priority, or "
+                    "state limits.kv_tokens"
+                )
+            )
     if plan.order is OrderKind.STRICT_PRIORITY and orders_by_priority is False:
         found.append(
             _warning(
@@ -112,6 +121,36 @@ def _inequality(plan: Plan, limits: EngineLimits, threshold: int, step_tokens: i
         )
     elif threshold >= short_max:
         yield _note(f"every short prompt is computed in the next step: {sum_in_words} <= {step_tokens}")
+
+
+def _shares(plan: Plan) -> Iterator[Finding]:
+    """Is anything kept for each length, and has each flow a share?"""
+    admission, short_max = plan.admission, plan.short_prompt_tokens_max
+    assert admission.slots is not None
+    assert admission.short_prefill_tokens_max is not None
+    for length, kept in (("short", admission.slots.short_reserve), ("long", admission.slots.long_reserve)):
+        if kept == 0:
+            yield _warning(
+                f"no sequences are kept for {length} prompts: a flood of the others takes every one; "
+                f"set admission.slots.{length}_reserve"
+            )
+    if admission.short_prefill_tokens_max < short_max:
+        yield _warning(
+            f"short_prefill_tokens_max ({admission.short_prefill_tokens_max}) is below one short prompt ({short_max}): "
+            f"the longest short prompts exceed it; raise it to {short_max} or more"
+        )
+    if plan.order is not OrderKind.WEIGHTED_FAIR:
+        yield _warning(
+            f"order {plan.order} gives no class a share of its own, so no wait is bounded but by its deadline; "
+            "set order.kind to weighted_fair"
+        )
+    at_once = plan.request.sequences_max * short_max
+    if at_once > admission.short_prefill_tokens_max:
+        yield _note(
+            f"a request may hold {plan.request.sequences_max} sequences (up to {at_once} short tokens at once, or as "
+            "many long prompts counted as one): while one of several is in prefill, others may take further steps; "
+            "where that matters set request.sequences_max to 1"
+        )
 
 
 def _kv(admission: AdmissionPlan, limits: EngineLimits) -> Iterator[Finding]:

@@ -152,7 +152,9 @@ class TokenBudgetAdmission(Strict):
         "or earlier by estimate.",
     )
     slots: ReservedSlots = ReservedSlots()
-    kv: KvReserves = KvReserves()
+    kv: KvReserves | None = Field(
+        default=None, description="Null: of the KV cache the same shares are kept as slots keeps of the sequences."
+    )
     long_prefill: LongPrefill = LongPrefill()
 
 

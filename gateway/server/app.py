@@ -20,30 +20,34 @@ import aiohttp
 import structlog
 from aiohttp import web
 
-from gateway.core.plan import Plan
 from gateway.core.types import Snapshot
 from gateway.identity.keyring import Keyring
 from gateway.observe import logs
 from gateway.observe.gauges import EngineReading, GaugeSources
 from gateway.observe.metrics import Observer
 from gateway.server import state, wiring
+from gateway.server.calibrations import Calibrations
 from gateway.server.clock import LoopClock
 from gateway.server.connector import engine_session
 from gateway.server.counters import Counters
-from gateway.server.ending import Ending, Stage
+from gateway.server.draining import Draining
+from gateway.server.ending import Ending
 from gateway.server.front import Front
 from gateway.server.handlers import Handlers
+from gateway.server.in_force import InForce
 from gateway.server.intake import IntakeBounds
 from gateway.server.keys_watch import KeysWatch
 from gateway.server.ops import Ops as OpsPort
+from gateway.server.ops_acts import Acts, OpsActs
 from gateway.server.questions import Questions
+from gateway.server.reload import Configured, Read, Reload
 from gateway.server.rooms import Rooms
 from gateway.server.tasks import spawn
+from gateway.server.token_keys import TokenKeys
 from gateway.server.upstream import Upstream
-from gateway.settings import Listen, Ops, Settings
+from gateway.settings import Listen, Ops
 
 BACKLOG = 2048
-CUT_S_MAX = 10.0
 STOP_S_MAX = 1.0
 OPS_SILENT_S_MAX = 75.0  # above any scrape interval: a scraper keeps its connection
 ONLY_REQUEST_S_MAX = 75.0  # how long a connection may be open before its only request, where keepalive_s is 0
@@ -61,13 +65,14 @@ class CannotListen(Exception):  # noqa: N818 - the state that it names
 
 
 class Gateway:
-    """A running gateway: `async with Gateway(settings, plan, keyring) as gateway`. Raises CannotListen.
+    """A running gateway: `async with Gateway(configured, keyring, read) as gateway`. Raises CannotListen.
 
-    Must be made inside a running event loop.
+    read: reads the configuration anew. Must be made inside a running event loop.
     """
 
-    def __init__(self, settings: Settings, plan: Plan, keyring: Keyring) -> None:
-        self._settings = settings
+    def __init__(self, configured: Configured, keyring: Keyring, read: Read) -> None:
+        settings, plan = configured.settings, configured.plan
+        self._places = settings.listen, settings.ops
         clock = LoopClock()
         self._request_log = logs.RequestLog(clock.now)
         observer = Observer(clock.now, self._request_log.ended)
@@ -75,13 +80,15 @@ class Gateway:
         upstream = Upstream(self._session, lambda engine: observer.families.resends.at(engine).inc())
         questions = Questions(upstream)
         pools = wiring.pools(settings)
-        gates = wiring.gates(pools, plan, clock, observer)
+        gates = {pool.name: wiring.gate(pool, plan, clock, observer) for pool in pools}
         self._news = wiring.engine_news(pools, gates, lambda: self.rooms.plan, questions, clock)
         self._counters = Counters(settings, self._news.watches, questions)
-        limits = settings.limits
+        jwt, limits = settings.auth.jwt, settings.limits
+        self._token_keys = None if jwt is None else TokenKeys(jwt, clock, observer)
         self.rooms = Rooms(
             plan=plan,
             keyring=keyring,
+            tokens=None if self._token_keys is None else self._token_keys.tokens,
             pools=pools,
             counters=self._counters.by_pool,
             gates=gates,
@@ -97,7 +104,13 @@ class Gateway:
             client_stall_s=limits.client_stall_s,
             one_request_a_connection=limits.keepalive_s == 0,
         )
+        self._calibrations = Calibrations(lambda: self._reload.settings, self.rooms)
+        in_force = InForce(self.rooms, self._news, questions, self._calibrations.keep, self._counters.forget)
+        self._in_force = in_force
+        self._reload = Reload(configured, read, self.rooms, in_force, self._counters)
+        self._draining = Draining(self.rooms, lambda: self._reload.settings.drain)
         observer.scrape_from(GaugeSources(lambda: self.rooms.plan, self._snapshots, self._readings))
+        observer.scrape_counting_from(self._counters.readings)
         self._front = Front(
             Handlers(self.rooms).handle,
             observer,
@@ -105,10 +118,11 @@ class Gateway:
             header_bytes_max=limits.header_bytes_max,
             keepalive_s=limits.keepalive_s or ONLY_REQUEST_S_MAX,
         )
+        acts = Acts(self._reload.apply, self._drain, self._draining.undo)
         self._runners = (
             web.ServerRunner(self._front, shutdown_timeout=STOP_S_MAX),
             web.AppRunner(
-                OpsPort(self.rooms).application(),
+                OpsPort(self.rooms, OpsActs(acts, self.rooms.ending, settings.ops)).application(),
                 handler_cancellation=True,
                 access_log=None,
                 keepalive_timeout=OPS_SILENT_S_MAX,
@@ -122,17 +136,31 @@ class Gateway:
     async def __aenter__(self) -> Self:
         try:
             await self._counters.load()
+            if self._token_keys is not None:
+                await self._token_keys.load()
+            await self._calibrations.load()
             public, ops = self._runners
-            self.ops_port = await _listen(ops, "ops", self._settings.ops)
-            self.port = await _listen(public, "listen", self._settings.listen)
+            listen_at, ops_at = self._places
+            self.ops_port = await _listen(ops, "ops", ops_at)
+            self.port = await _listen(public, "listen", listen_at)
         except BaseException:
             await self._stop()
             raise
-        self._tasks = [spawn(watch.run(), name=f"watch {name}") for name, watch in self.rooms.watches.items()]
-        self._tasks.append(spawn(self._summarise(), name="refusal summaries"))
-        keys_file = self._settings.auth.keys_file
-        if keys_file is not None:
-            self._tasks.append(spawn(KeysWatch(keys_file, self._keyring, self._admit_by).run(), name="keys"))
+        self._in_force.start()
+        keys = KeysWatch(
+            lambda: self._reload.settings.auth.keys_file,
+            self._keyring,
+            self._admit_by,
+            self.rooms.observer.reloaded,
+            self._reload.one_at_a_time,
+        )
+        self._tasks = [
+            spawn(self._summarise(), name="refusal summaries"),
+            spawn(self._reload.run(), name="reload"),
+            spawn(keys.run(), name="keys"),
+        ]
+        if self._token_keys is not None:
+            self._tasks.append(spawn(self._token_keys.run(self._reload.one_at_a_time), name="signing keys"))
         return self
 
     async def __aexit__(
@@ -142,31 +170,18 @@ class Gateway:
 
     async def end(self, cut_now: asyncio.Event) -> bool:
         """Drain as the contract's "Ending" says; True where every request ended by itself. `cut_now` ends the wait."""
-        rooms, drain = self.rooms, self._settings.drain
-        loop = asyncio.get_running_loop()
-        deadline_at = loop.time() + drain.deadline_s
-        rooms.ending.stage = Stage.SETTLING
-        structlog.get_logger().info(
-            "draining", open_requests=len(rooms.ending), settle_s=drain.settle_s, deadline_s=drain.deadline_s
-        )
-        self._front.close_idle()
-        await _first_of(cut_now, seconds=min(drain.settle_s, drain.deadline_s))
-        rooms.ending.stage = Stage.DRAINING
-        for gate in rooms.gates.values():
-            gate.drain(max(0.0, deadline_at - loop.time()))
-        await _first_of(cut_now, rooms.ending.idle, seconds=max(0.0, deadline_at - loop.time()))
-        for gate in rooms.gates.values():
-            gate.drain(0.0)
-        cut = rooms.ending.cut_all()
-        if cut:
-            await _first_of(rooms.ending.idle, seconds=CUT_S_MAX)
-        structlog.get_logger().info("ended", cut=cut)
-        return cut == 0
+        self._draining.stop()
+        return await self._draining.end(self._front, cut_now)
+
+    def reload_soon(self) -> None:
+        self._reload.soon()
 
     async def _stop(self) -> None:
+        self._draining.stop()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._in_force.stop()
         for runner in self._runners:
             await runner.cleanup()
         await self._session.close()
@@ -179,7 +194,10 @@ class Gateway:
             self._request_log.summarise()
 
     def _keyring(self) -> Keyring:
-        return wiring.keyring(self._settings, self.rooms.plan)
+        return wiring.keyring(self._reload.settings, self.rooms.plan)
+
+    def _drain(self) -> None:
+        self._draining.begin(self._front)
 
     def _admit_by(self, keyring: Keyring) -> None:
         self.rooms.keyring = keyring
@@ -192,8 +210,12 @@ class Gateway:
         return {name: state.reading(watch, now) for name, watch in self.rooms.watches.items()}
 
 
-async def serve(settings: Settings, plan: Plan) -> int:
-    """Serve until SIGTERM or SIGINT; return the exit status: 0 clean, 1 where requests were cut or a port is taken."""
+async def serve(configured: Configured, read: Read) -> int:
+    """Serve until SIGTERM or SIGINT; return the exit status: 0 clean, 1 where requests were cut or a port is taken.
+
+    read: reads the configuration anew, at SIGHUP and when a file changes. Raises PoolTokenizerUnusable.
+    """
+    settings = configured.settings
     writer = logs.LineWriter(sys.stdout)
     logs.configure(writer)
     log = structlog.get_logger()
@@ -205,18 +227,19 @@ async def serve(settings: Settings, plan: Plan) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
-    loop.add_signal_handler(signal.SIGHUP, log.warning, "reload_not_supported")  # by default it would kill us
+    loop.add_signal_handler(signal.SIGHUP, log.warning, "not_serving_yet")  # by default it would kill us
     _raise_file_limit(settings.limits.connections_max)
     try:
-        keyring = await asyncio.to_thread(wiring.keyring, settings, plan)
+        keyring = await asyncio.to_thread(wiring.keyring, settings, configured.plan)
         async with AsyncExitStack() as stack:
             try:
-                gateway = await stack.enter_async_context(Gateway(settings, plan, keyring))
+                gateway = await stack.enter_async_context(Gateway(configured, keyring, read))
             except CannotListen as error:
                 fix = f"Change {error.setting}, or end what has it"
                 log.error("cannot_start", setting=error.setting, problem=error.problem, fix=fix)  # noqa: TRY400 - the system's own words say it
                 return 1
             writer.dropped = gateway.rooms.observer.families.log_lines_dropped.at().inc
+            loop.add_signal_handler(signal.SIGHUP, gateway.reload_soon)
             log.info("listening", host=settings.listen.host, port=gateway.port, ops_port=gateway.ops_port)
             await told_to_end.wait()
             return 0 if await gateway.end(cut_now) else 1
@@ -234,16 +257,6 @@ async def _listen(runner: web.BaseRunner, section: str, place: Listen | Ops) -> 
     except OSError as error:
         raise CannotListen(section, error) from error
     return site.port
-
-
-async def _first_of(*events: asyncio.Event, seconds: float) -> None:
-    """Return at the first event, or after `seconds`."""
-    waits = [spawn(event.wait(), name="wait for the end") for event in events]
-    try:
-        await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for wait in waits:
-            wait.cancel()
 
 
 def _raise_file_limit(connections_max: int) -> None:

@@ -9,17 +9,22 @@ import asyncio
 import itertools
 import json
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any, assert_never
 
 import structlog
 
 from gateway.core.types import Reason, Refusal
 from gateway.counting.counter import TokenCounter
+from gateway.counting.drift import WatchedCounter
+from gateway.counting.estimate import ByteEstimate
 from gateway.counting.local import LocalTokenizer
 from gateway.counting.model_files import TokenizerUnusable
-from gateway.counting.remote import ByteEstimate, EngineTokenizer, PostJson
+from gateway.counting.remote import EngineTokenizer, PostJson
 from gateway.engines.target import EngineHttp, EngineSilent, EngineUnreachable
 from gateway.engines.watch import EngineWatch
+from gateway.observe.counting import CountingReading
 from gateway.server.refusing import Refusing
 from gateway.settings import EngineTokenizer as EngineTokenizerSettings
 from gateway.settings import EstimateTokenizer, Pool, Settings
@@ -41,35 +46,69 @@ class PoolTokenizerUnusable(Exception):  # noqa: N818 - a state of the operator'
 
 
 class Counters:
-    """All counters. `by_pool` is filled by `load`."""
+    """All counters. `by_pool` is filled by `load`; after a reload it has those of pools on their way out too."""
 
     def __init__(self, settings: Settings, watches: Mapping[str, EngineWatch], http: EngineHttp) -> None:
-        self._settings = settings
+        self._pools = settings.pools
         self._watches = watches
         self._http = http
-        self._local: list[LocalTokenizer] = []
         self._turns = itertools.count()
         self._status_told: dict[str, int] = {}
         self.by_pool: dict[str, TokenCounter] = {}
 
     async def load(self) -> None:
         """Make the counters; files are read off the loop. Raises PoolTokenizerUnusable."""
-        for name, pool in self._settings.pools.items():
+        for name, pool in self._pools.items():
             self.by_pool[name] = await self._make(name, pool)
 
+    async def make_for(self, pools: Mapping[str, Pool]) -> dict[str, TokenCounter]:
+        """Make what these pools lack: a tokenizer stated as before is kept. Raises PoolTokenizerUnusable."""
+        known = {name: pool.tokenizer for name, pool in self._pools.items()}
+        made: dict[str, TokenCounter] = {}
+        try:
+            for name, pool in pools.items():
+                if known.get(name) != pool.tokenizer:
+                    made[name] = await self._make(name, pool)
+        except PoolTokenizerUnusable:
+            for counter in made.values():
+                self.close_one(counter)
+            raise
+        return made
+
+    def put_in_force(self, pools: Mapping[str, Pool], made: Mapping[str, TokenCounter]) -> list[TokenCounter]:
+        """Take the new ones; return those that they replace, to be closed once nobody counts with them."""
+        replaced = [self.by_pool[name] for name in made if name in self.by_pool]
+        self.by_pool.update(made)
+        self._pools = dict(pools)
+        return replaced
+
+    def forget(self, pool: str) -> None:
+        """Drop the counter of a pool that is gone."""
+        self.close_one(self.by_pool.pop(pool))
+
+    def close_one(self, counter: TokenCounter) -> None:
+        if isinstance(counter, WatchedCounter) and isinstance(counter.local, LocalTokenizer):
+            counter.local.close()
+
     def close(self) -> None:
-        for counter in self._local:
-            counter.close()
+        for counter in self.by_pool.values():
+            self.close_one(counter)
+
+    def readings(self) -> Mapping[str, CountingReading]:
+        """How each pool is counted at this instant."""
+        return {name: _reading(counter) for name, counter in self.by_pool.items()}
 
     async def _make(self, name: str, pool: Pool) -> TokenCounter:
         match pool.tokenizer:
             case LocalTokenizerSettings(path=path, revision=revision):
                 try:
-                    counter = await asyncio.to_thread(LocalTokenizer.load, path, revision)
+                    local = await asyncio.to_thread(LocalTokenizer.load, path, revision)
                 except TokenizerUnusable as error:
                     raise PoolTokenizerUnusable(name, error) from error
-                self._local.append(counter)
-                return counter
+                structlog.get_logger().info(
+                    "tokenizer", pool=name, library=local.encoder, revision=revision, sha256=local.fingerprint
+                )
+                return WatchedCounter(local, EngineTokenizer(self._asking(name)), partial(_tell_drift, name))
             case EngineTokenizerSettings():
                 return EngineTokenizer(self._asking(name))
             case EstimateTokenizer():
@@ -118,6 +157,40 @@ class Counters:
                 "it refuses the gateway's key: check api_key_env" if status in _KEY_REFUSED else "it gives no count"
             )
             structlog.get_logger().error("engine_does_not_count", engine=engine, status=status, problem=problem)
+
+
+def _tell_drift(pool: str, mean_error: float) -> None:
+    structlog.get_logger().error(
+        "token_count_drifted",
+        pool=pool,
+        mean_error=round(mean_error, 4),
+        problem="the local tokenizer's files are not what the engine serves: from now on the engine counts; copy its "
+        "files again and restart",
+    )
+
+
+def _reading(counter: TokenCounter) -> CountingReading:
+    local = counter.local if isinstance(counter, WatchedCounter) else None
+    engine = counter.engine if isinstance(counter, WatchedCounter) else counter
+    reading = CountingReading(counter.method.value)
+    if isinstance(local, LocalTokenizer):
+        reading = replace(
+            reading,
+            library=local.encoder,
+            sha256=local.fingerprint,
+            jobs=local.threads.jobs,
+            job_bytes=local.threads.job_bytes,
+            refused=local.threads.refused,
+            has_drifted=isinstance(counter, WatchedCounter) and counter.has_drifted,
+        )
+    if isinstance(engine, EngineTokenizer):
+        reading = replace(
+            reading,
+            jobs=reading.jobs + engine.calls,
+            job_bytes=reading.job_bytes + engine.call_bytes,
+            refused=reading.refused + engine.refused,
+        )
+    return reading
 
 
 def _no_count() -> Refusal:

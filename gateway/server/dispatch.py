@@ -78,6 +78,7 @@ async def _try_engine(rooms: Rooms, lease: Lease, admitted: Admitted) -> Outcome
         watch = rooms.watches[lease.engine]
         slice_id = f"{admitted.exchange.request_id}-{tokens}"
         headers = [("Content-Type", "application/json"), ("X-Request-Id", slice_id), *_priority_header(watch, lease)]
+        watch.dispatched()
         computed = await send_slice(
             rooms.upstream,
             watch.target,
@@ -109,6 +110,7 @@ async def _send_request(rooms: Rooms, lease: Lease, admitted: Admitted) -> Outco
         generated=watch.generated,
     )
     outgoing = await _outgoing(watch, lease, admitted)
+    watch.dispatched()
     try:
         async with rooms.upstream.open(watch.target, outgoing) as reply:
             outcome = await relay(reply, admitted.client, passage)

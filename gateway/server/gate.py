@@ -6,12 +6,13 @@ Owns one future for each waiting request and one timer. Decides nothing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Protocol, assert_never
 
 from gateway.core.admission import Admission
 from gateway.core.plan import Plan
+from gateway.core.steptime import PrefillSample, StepModel
 from gateway.core.ticket import (
     Assignment,
     Dispatched,
@@ -161,6 +162,23 @@ class Gate:
         """Refuse new requests, and waiting ones that may wait longer than `deadline_s` from now."""
         now = self._clock.now()
         self._settle(self._admission.drain(now, now + deadline_s), now)
+
+    def calibrated(self, engine: str, samples: Sequence[PrefillSample]) -> None:
+        self._admission.calibrated(engine, samples)
+
+    def step_models(self) -> Mapping[str, StepModel]:
+        return self._admission.step_models()
+
+    def undrain(self) -> None:
+        now = self._clock.now()
+        self._settle(self._admission.undrain(now), now)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody waits or runs here."""
+        snapshot = self.snapshot()
+        waiting = any(line.requests for line in snapshot.lines.values())
+        return not waiting and not any(sum(engine.running.values()) for engine in snapshot.engines.values())
 
     def snapshot(self) -> Snapshot:
         return self._admission.snapshot()

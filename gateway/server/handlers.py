@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, replace
+from functools import partial
 
 from aiohttp import web
 
@@ -16,8 +17,9 @@ from gateway.core.plan import LongPrefillMode, Plan
 from gateway.core.ticket import Assignment
 from gateway.core.types import Identity, LengthClass, Outcome, Reason, Refusal, Shape
 from gateway.counting.counter import CountingOverloaded, Uncountable, shape_of
-from gateway.engines.pool import Pool
-from gateway.identity.keyring import Unauthenticated
+from gateway.engines.pool import Pool, Pools
+from gateway.identity.callers import identify
+from gateway.identity.credentials import CredentialRefused
 from gateway.observe.exchange import Exchange
 from gateway.observe.logs import safe_caller_id
 from gateway.server import intake, models
@@ -38,7 +40,7 @@ from gateway.wire.headers import engine_headers
 from gateway.wire.requests import BadRequest, Call
 
 _FAULTS_OF_THE_PROMPT = frozenset({Reason.BAD_REQUEST, Reason.CONTEXT_LENGTH})
-_REFUSED = (Refusing, Unauthenticated, BadRequest, Uncountable, AdmissionRefused, EngineFailure)
+_REFUSED = (Refusing, CredentialRefused, BadRequest, Uncountable, AdmissionRefused, EngineFailure)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,7 @@ class Handlers:
             async with visit.service:
                 intake.judge_head(visit.request, self._rooms.intake)
                 if isinstance(route, Route):
-                    identity = self._identify(visit.request)
+                    identity = await self._identify(visit.request)
                     visit = replace(visit, identity=identity)
                     headers = [("Content-Type", "application/json"), ("x-request-id", visit.request_id)]
                     await visit.client.send(200, headers, self._models(identity, route))
@@ -105,7 +107,7 @@ class Handlers:
             raise AnswerBrokenOff from error
         except ClientGone as gone:
             raise AnswerBrokenOff from gone
-        except (Refusing, Unauthenticated) as error:
+        except (Refusing, CredentialRefused) as error:
             await self._refuse(visit, error.refusal, closes=isinstance(error, Refusing) and error.closes)
 
     def _models(self, identity: Identity, route: Route) -> bytes:
@@ -122,12 +124,12 @@ class Handlers:
         observer, request = self._rooms.observer, visit.request
         arrived_at = self._rooms.clock.now()
         identity: Identity | None = None
-        refused: Refusing | Unauthenticated | None = None
+        refused: Refusing | CredentialRefused | asyncio.CancelledError | None = None
         try:
             intake.judge_head(request, self._rooms.intake)
-            identity = self._identify(request)
-        except (Refusing, Unauthenticated) as error:
-            refused = error
+            identity = await self._identify(request)
+        except (Refusing, CredentialRefused, asyncio.CancelledError) as error:
+            refused = error  # raised below, once the request is counted
         exchange = observer.offered(visit.request_id, route.name, arrived_at, identity)
         exchange.caller_request_id = safe_caller_id(request.headers.get("X-Request-Id"))
         visit = replace(visit, dialect=route.dialect, identity=identity, exchange=exchange)
@@ -142,7 +144,9 @@ class Handlers:
             exchange.status = visit.client.status
             observer.settled(exchange)
 
-    async def _walk_or_refuse(self, visit: Visit, route: Route, refused: Refusing | Unauthenticated | None) -> None:
+    async def _walk_or_refuse(
+        self, visit: Visit, route: Route, refused: Refusing | CredentialRefused | asyncio.CancelledError | None
+    ) -> None:
         assert visit.exchange is not None
         try:
             async with visit.service:
@@ -179,9 +183,10 @@ class Handlers:
         wait_s_wish = intake.wait_s_wish(visit.request)
         body = await intake.read_body(visit.request, visit.client, rooms.intake, held)
         draft = await of_body(len(body), requests.read, route, body)
-        pool = self._pool(draft.model, identity)
+        pools = rooms.pools  # those that the model is looked up in; a reload in between replaces the whole
+        pool = self._pool(pools, draft.model, identity)
         call = await of_body(len(body), requests.judge, draft, plan.request, rooms.allowed_engine_fields)
-        context_tokens = rooms.pools.context_tokens(call.model)
+        context_tokens = pools.context_tokens(call.model)
         shape = await self._measure(exchange, pool, call, context_tokens)
         rooms.observer.measured(exchange, plan.length_class(shape.longest_prompt_tokens), pool.name)
         prompt, is_divisible = await self._divisible(plan, pool, call, shape)
@@ -204,13 +209,19 @@ class Handlers:
 
     # ── steps ──
 
-    def _identify(self, request: web.BaseRequest) -> Identity:
-        headers = request.headers
-        authorization, x_api_key = headers.getall("Authorization", []), headers.getall("x-api-key", [])
-        return self._rooms.keyring.identify(authorization, x_api_key, self._rooms.clock.now())
+    async def _identify(self, request: web.BaseRequest) -> Identity:
+        rooms, headers = self._rooms, request.headers
+        return await identify(
+            headers.getall("Authorization", []),
+            headers.getall("x-api-key", []),
+            keyring=rooms.keyring,
+            tokens=rooms.tokens,
+            service_classes=rooms.plan.classes,
+            now=rooms.clock.now,
+        )
 
-    def _pool(self, model: str, identity: Identity) -> Pool:
-        pool = self._rooms.pools.of_model(model)
+    def _pool(self, pools: Pools, model: str, identity: Identity) -> Pool:
+        pool = pools.of_model(model)
         if pool is None:
             raise Refusing(models.unknown_model(model))
         if identity.models is not None and model not in identity.models:
@@ -232,9 +243,9 @@ class Handlers:
 
     async def _measure(self, exchange: Exchange, pool: Pool, call: Call, context_tokens: int | None) -> Shape:
         rooms = self._rooms
-        began_at = rooms.clock.now()
+        began_at, counter = rooms.clock.now(), rooms.counters[pool.name]
         try:
-            count = await rooms.counters[pool.name].count(call, context_tokens=context_tokens)
+            count = await counter.count(call, context_tokens=context_tokens)
         except CountingOverloaded:
             message = "More prompts are being counted than this gateway counts at once."
             raise Refusing(Refusal(Reason.OVERLOADED, message)) from None
@@ -245,6 +256,7 @@ class Handlers:
             raise Refusing(replace(refusal, param=call.prompt_member)) from None
         cost_s = rooms.clock.now() - began_at
         rooms.observer.counted(exchange, count.prompt_tokens, count.method.value, cost_s)
+        exchange.usage_told = partial(counter.learn, count)
         return shape_of(call, count)
 
     async def _refuse(

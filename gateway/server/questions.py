@@ -18,6 +18,10 @@ from gateway.server.upstream import Outgoing, Upstream
 ANSWER_BYTES_MAX = 16 << 20
 
 
+def _json_bytes(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
 class Questions:
     """Implements gateway.engines.target.EngineHttp."""
 
@@ -31,7 +35,8 @@ class Questions:
         self, target: Target, path: str, value: Any, *, timeout_s: float, headers: Mapping[str, str] | None = None
     ) -> Answer:
         pairs = [("Content-Type", "application/json"), *(headers or {}).items()]
-        body = json.dumps(value, separators=(",", ":")).encode()
+        # A prompt to be counted may be as large as a body: writing it down takes a thread's time, not the loop's.
+        body = await asyncio.to_thread(_json_bytes, value)
         return await self._ask(target, Outgoing("POST", path, pairs, body), timeout_s)
 
     async def _ask(self, target: Target, outgoing: Outgoing, timeout_s: float) -> Answer:

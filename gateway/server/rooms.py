@@ -14,6 +14,7 @@ from gateway.counting.counter import TokenCounter
 from gateway.engines.pool import Pools
 from gateway.engines.watch import EngineWatch
 from gateway.identity.keyring import Keyring
+from gateway.identity.tokens import Tokens
 from gateway.observe.metrics import Observer
 from gateway.server.clock import LoopClock
 from gateway.server.ending import Ending
@@ -24,14 +25,18 @@ from gateway.server.upstream import Upstream
 
 @dataclass(slots=True)
 class Rooms:
-    """gates and counters are by pool, watches by engine."""
+    """gates and counters are by pool, watches by engine. tokens: None where no issuer is configured.
+
+    A pool or an engine that left the configuration stays here until its last request has ended.
+    """
 
     plan: Plan
     keyring: Keyring
+    tokens: Tokens | None
     pools: Pools
     counters: Mapping[str, TokenCounter]
-    gates: Mapping[str, Gate]
-    watches: Mapping[str, EngineWatch]
+    gates: dict[str, Gate]
+    watches: dict[str, EngineWatch]
     upstream: Upstream
     observer: Observer
     clock: LoopClock

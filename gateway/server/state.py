@@ -5,10 +5,15 @@ Owns the names of that value's members. Reads snapshots; changes nothing. Holds 
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
+from gateway.core.guarantee import guarantee
+from gateway.core.steptime import StepModel
 from gateway.core.types import EngineSnapshot, LengthClass, Snapshot
+from gateway.engines.reading import longest_context_tokens
 from gateway.engines.watch import EngineWatch
+from gateway.identity.keyring import tenants
 from gateway.observe.gauges import EngineReading
 from gateway.observe.release import RELEASE
 from gateway.server.rooms import Rooms
@@ -37,7 +42,7 @@ def pools_not_ready(rooms: Rooms) -> list[str]:
 
 def is_ready(rooms: Rooms) -> bool:
     """Whether requests are served for some pool: one that has lost its engines does not take the others along."""
-    return rooms.ending.is_serving and len(pools_not_ready(rooms)) < len(rooms.gates)
+    return rooms.ending.is_serving and len(pools_not_ready(rooms)) < len(list(rooms.pools))
 
 
 def state(rooms: Rooms) -> dict[str, Any]:
@@ -50,6 +55,7 @@ def state(rooms: Rooms) -> dict[str, Any]:
         "ready": is_ready(rooms),
         "serving": len(rooms.ending),
         "policy": {"name": rooms.plan.name, "sha256": rooms.plan.sha256},
+        "totals": rooms.observer.totals(),
         "pools": {name: _pool(rooms, gate.snapshot(), now) for name, gate in rooms.gates.items()},
     }
 
@@ -69,7 +75,7 @@ def _pool(rooms: Rooms, snapshot: Snapshot, now: float) -> dict[str, Any]:
             }
             for (service_class, length), line in snapshot.lines.items()
         ],
-        "engines": {name: _engine(rooms.watches[name], engine, now) for name, engine in snapshot.engines.items()},
+        "engines": {name: _engine(rooms, name, engine, now) for name, engine in snapshot.engines.items()},
     }
 
 
@@ -78,7 +84,21 @@ def _wait_s_max(rooms: Rooms, service_class: str, length: LengthClass) -> float 
     return None if class_plan is None else class_plan.wait_s_max[length]
 
 
-def _engine(watch: EngineWatch, ledger: EngineSnapshot, now: float) -> dict[str, Any]:
+def _guarantee(rooms: Rooms, watch: EngineWatch, model: StepModel) -> dict[str, Any] | None:
+    """Return the bounds of one engine, by the limits in force; a bound that is not promised is {"why": …}."""
+    promised = guarantee(
+        rooms.plan,
+        watch.limits,
+        model,
+        context_tokens=longest_context_tokens(watch.known.cards),
+        tenants=tenants(rooms.keyring, rooms.plan.classes, takes_tokens=rooms.tokens is not None),
+        orders_by_priority=watch.priority_effective,
+    )
+    return None if promised is None else asdict(promised)
+
+
+def _engine(rooms: Rooms, name: str, ledger: EngineSnapshot, now: float) -> dict[str, Any]:
+    watch = rooms.watches[name]
     said = reading(watch, now)
     return {
         "up": said.up,
@@ -87,6 +107,7 @@ def _engine(watch: EngineWatch, ledger: EngineSnapshot, now: float) -> dict[str,
         "version": watch.known.version,
         "priority_effective": said.priority_effective,
         "budgets": dict(ledger.budgets),
+        "guarantee": _guarantee(rooms, watch, rooms.gates[watch.target.pool].step_models()[name]),
         "used": {
             "long_prefills": ledger.long_prefills,
             "prefill_tokens": {length.value: tokens for length, tokens in ledger.prefill_tokens.items()},

@@ -63,21 +63,15 @@ def _target(engine: Engine) -> Target:
     )
 
 
-def gates(all_pools: Pools, plan: Plan, clock: LoopClock, observer: Observer) -> Mapping[str, Gate]:
-    """Make one gate for each pool; its engines are down until they have answered."""
-    made = {}
-    for pool in all_pools:
-        specs = specs_of(pool)
-        admission = Admission(plan, specs, seed=secrets.randbits(_JITTER_BITS))
-        gate = made[pool.name] = Gate(admission, clock, observer.core_event)
-        for spec in specs:
-            gate.set_up(spec.name, up=False)
-    return made
+def gate(pool: Pool, plan: Plan, clock: LoopClock, observer: Observer) -> Gate:
+    """Make the gate of a pool; its engines are down until they have answered."""
+    admission = Admission(plan, specs_of(pool), seed=secrets.randbits(_JITTER_BITS))
+    return Gate(admission, clock, observer.core_event)
 
 
 def specs_of(pool: Pool) -> list[EngineSpec]:
     """Return a pool's engines as they are stated, before any has answered."""
-    return [EngineSpec(target.name, target.limits) for target in pool.targets]
+    return [EngineSpec(target.name, target.limits, up=False) for target in pool.targets]
 
 
 @dataclass(slots=True)
@@ -92,8 +86,13 @@ class EngineNews:
     loads_told_at: dict[str, float | None] = field(default_factory=dict)
 
     def changed(self, watch: EngineWatch) -> None:
-        """Take in one engine's news: its models, its KV cache's size, whether it gets requests."""
+        """Take in one engine's news: its models, its KV cache's size, whether it gets requests.
+
+        Nothing from one that is on its way out, or that another has taken the name of.
+        """
         target, limits = watch.target, watch.limits
+        if self.watches.get(target.name) is not watch or target.name not in self.specs:
+            return
         self.pools.learn(target, watch.known.cards)
         gate = self.gates[target.pool]
         if self.specs[target.name].limits != limits:

@@ -5,6 +5,7 @@ Owns their bounds. Knows no setting.
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from typing import Annotated, Any
 from urllib.parse import urlsplit
@@ -81,6 +82,35 @@ def _checked_url(url: str) -> str:
 
 
 EngineUrl = Annotated[str, AfterValidator(_checked_url)]
+
+
+def _checked_keys_url(url: str) -> str:
+    """An address whose answer decides who is let in: nobody on the way may change it."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        parts = urlsplit("")
+    if parts.scheme not in {"http", "https"} or not parts.hostname or not re.fullmatch(r"[!-~]{1,2048}", url):
+        raise problem("is not an https address", fix="Write it like https://issuer.example/.well-known/jwks.json")
+    if parts.username is not None or parts.password is not None or parts.fragment:
+        raise problem("holds a user name, a password or a fragment", fix="Remove it: the set is public")
+    if parts.scheme != "https" and not is_loopback(parts.hostname):
+        raise problem("is not https", fix="Use https, or http to this machine, or put the set into jwks_file")
+    return url
+
+
+KeysUrl = Annotated[str, AfterValidator(_checked_keys_url)]
+
+ClaimName = Annotated[str, Field(min_length=1, max_length=256)]
+
+
+def is_loopback(host: str) -> bool:
+    """Whether `host` is this machine whatever a name server says."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _refused(value: Any) -> Any:

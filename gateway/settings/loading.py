@@ -19,8 +19,19 @@ def load(path: Path) -> Settings:
     file = str(path)
     for index, engine in enumerate(settings.engines):
         _check_engine_key(file, f"engines[{index}].api_key_env", engine)
+        if isinstance(engine.calibration, Path):
+            _check_exists(
+                file,
+                f"engines[{index}].calibration",
+                engine.calibration,
+                "Write it with `gateway bench calibrate`, or use probe or off",
+            )
     if settings.auth.keys_file is not None:
         _check_exists(file, "auth.keys_file", settings.auth.keys_file, "Create it with `gateway keys new --append`")
+    if settings.ops.token_file is not None:
+        _check_exists(file, "ops.token_file", settings.ops.token_file, "Write a long random word there")
+    if settings.auth.jwt is not None and settings.auth.jwt.jwks_file is not None:
+        _check_exists(file, "auth.jwt.jwks_file", settings.auth.jwt.jwks_file, "Copy the issuer's key set there")
     for name, pool in settings.pools.items():
         if isinstance(pool.tokenizer, LocalTokenizer):
             where = f"pools.{name}.tokenizer.path"

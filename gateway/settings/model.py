@@ -6,7 +6,6 @@ environment when it is used.
 
 from __future__ import annotations
 
-import ipaddress
 import os
 from typing import Annotated, Literal, Self
 
@@ -18,14 +17,16 @@ from gateway.settings.fields import (
     TOKENS_MAX,
     AutoCount,
     Bytes,
+    ClaimName,
     Count,
     EngineField,
     EngineUrl,
+    KeysUrl,
     ModelName,
-    NotSupported,
     Port,
     Seconds,
     SecondsOrZero,
+    is_loopback,
 )
 from gateway.strict_yaml import LocalPath, Name, Strict, problem
 
@@ -38,18 +39,18 @@ class Listen(Strict):
 
 
 class Ops(Strict):
-    """Where metrics, health and status are served; meant for loopback or a private network."""
+    """Where metrics, health and status are served; meant for loopback or a private network.
+
+    token_file: holds the bearer token that POST routes want; without it they are off beyond loopback.
+    """
 
     host: str = Field(default="127.0.0.1", min_length=1)
     port: Port = 9090
-    token_file: NotSupported = None
+    token_file: LocalPath | None = None
 
     @property
     def is_loopback(self) -> bool:
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return self.host == "localhost"
+        return is_loopback(self.host)
 
 
 class Anonymous(Strict):
@@ -59,18 +60,42 @@ class Anonymous(Strict):
     tenant: Name
 
 
+class Jwt(Strict):
+    """Whose signed tokens are believed, and which claims say who is calling.
+
+    The issuer's public keys are in a file or behind an address. models_claim: of a list of models, the only ones that
+    the token is for; null: any.
+    """
+
+    issuer: Annotated[str, Field(min_length=1, max_length=1024)]
+    audience: Annotated[str, Field(min_length=1, max_length=1024)]
+    jwks_file: LocalPath | None = None
+    jwks_url: KeysUrl | None = None
+    service_class_claim: ClaimName
+    tenant_claim: ClaimName
+    models_claim: ClaimName | None = None
+
+    @model_validator(mode="after")
+    def _has_keys(self) -> Self:
+        if self.jwks_file is None and self.jwks_url is None:
+            raise problem("has no signing keys", fix="Set jwks_file or jwks_url")
+        if self.jwks_file is not None and self.jwks_url is not None:
+            raise problem("is set beside jwks_file", fix="Keep one of the two", at="jwks_url")
+        return self
+
+
 class Auth(Strict):
-    """Who is let in. keys_file or anonymous must be given."""
+    """Who is let in. keys_file, jwt or anonymous must be given."""
 
     keys_file: LocalPath | None = None
+    jwt: Jwt | None = None
     anonymous: Anonymous | None = None
-    jwt: NotSupported = None
 
     @model_validator(mode="after")
     def _lets_somebody_in(self) -> Self:
-        if self.keys_file is None and self.anonymous is None:
+        if self.keys_file is None and self.jwt is None and self.anonymous is None:
             raise problem(
-                "lets nobody in", fix="Set keys_file (see `gateway keys new --help`), or anonymous for everybody"
+                "lets nobody in", fix="Set keys_file (see `gateway keys new --help`), jwt, or anonymous for everybody"
             )
         return self
 
@@ -102,7 +127,7 @@ class Timeouts(Strict):
 
 
 class Engine(Strict):
-    """One vLLM server."""
+    """One vLLM server. calibration: how its step model begins: by probes, from a file, or from a default."""
 
     name: Name
     url: EngineUrl
@@ -110,6 +135,7 @@ class Engine(Strict):
     api_key_env: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")] | None = None
     scheduling: Literal["priority", "fcfs", "probe"] = "probe"
     priority_carrier: Literal["header", "body", "auto"] = "auto"
+    calibration: Literal["probe", "off"] | LocalPath = "probe"
     limits: Limits = Limits()
     timeouts: Timeouts = Timeouts()
 

@@ -9,6 +9,7 @@ from gateway.core.plan import (
     AdmissionPlan,
     ClassPlan,
     KvBudget,
+    LongPrefill,
     NonStreamRelease,
     OrderKind,
     Plan,
@@ -57,6 +58,7 @@ def an_admission(
     slots: SlotBudget | None = None,
     kv: KvBudget | None = None,
     non_stream_release: NonStreamRelease = NonStreamRelease.LAST_BYTE,
+    long_prefill: LongPrefill | None = None,
 ) -> AdmissionPlan:
     return AdmissionPlan(
         kind=kind,
@@ -65,6 +67,7 @@ def an_admission(
         slots=slots or SlotBudget(total=8, short_reserve=2, long_reserve=2),
         kv=kv,
         non_stream_release=non_stream_release,
+        long_prefill=long_prefill,
     )
 
 
@@ -102,6 +105,8 @@ def an_assignment(
     body_bytes: int = 2048,
     wait_s_max: float | None = None,
     stream: bool = True,
+    is_divisible: bool = False,
+    fingerprint: int | None = None,
 ) -> Assignment:
     """Return a classified request of one prompt; its length class follows from `prompt_tokens`."""
     class_plan = plan.classes[service_class]
@@ -119,6 +124,8 @@ def an_assignment(
         body_bytes=body_bytes,
         wait_s_max=class_plan.wait_s_max[length_class] if wait_s_max is None else wait_s_max,
         stream=stream,
+        is_divisible=is_divisible,
+        fingerprint=fingerprint,
     )
 
 

@@ -19,9 +19,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.core.plan import Plan
 from gateway.observe.exchange import Exchange
+from gateway.policy import source
 from gateway.server import wiring
 from gateway.server.app import Gateway
+from gateway.server.reload import Configured
 from gateway.settings import Settings, load
+from gateway.strict_yaml import means_a_file
 from gateway.testing import raw_client
 from gateway.testing.builders import a_plan
 from gateway.testing.raw_client import Answer, RawClient
@@ -102,7 +105,8 @@ def settings_text(engines: Mapping[str, str], **sections: Any) -> dict[str, Any]
 
     `engine`: members of every engine's entry; `limits` and others as in the file.
     """
-    engine = {"pool": "chat", "scheduling": "fcfs", "priority_carrier": "header", **sections.pop("engine", {})}
+    quiet = {"scheduling": "fcfs", "calibration": "off"}  # no request of the gateway's own reaches a script
+    engine = {"pool": "chat", **quiet, "priority_carrier": "header", **sections.pop("engine", {})}
     return {
         "listen": {"host": "127.0.0.1", "port": 0},
         "ops": {"host": "127.0.0.1", "port": 0},
@@ -146,10 +150,22 @@ def settings_for(folder: Path, *engines: ScriptedEngine | str, **sections: Any) 
 async def running(
     folder: Path, *engines: ScriptedEngine | str, plan: Plan | None = None, ready: bool = True, **sections: Any
 ) -> AsyncIterator[Running]:
-    """Run a gateway before the engines, or their URLs. ready: wait until all of them are up."""
-    settings, policy = await asyncio.to_thread(settings_for, folder, *engines, **sections), plan or a_plan()
-    keyring = await asyncio.to_thread(wiring.keyring, settings, policy)
-    async with Gateway(settings, policy, keyring) as gateway:
+    """Run a gateway before the engines, or their URLs. ready: wait until all of them are up.
+
+    The policy is `plan` while the file names none of its own: a reload reads gateway.yaml again, and a policy's file.
+    """
+    await asyncio.to_thread(settings_for, folder, *engines, **sections)
+    path, builtin = folder / "gateway.yaml", plan or a_plan()
+
+    def read() -> Configured:
+        settings = load(path)
+        if not means_a_file(settings.policy):
+            return Configured(path, settings, builtin, (path,))
+        return Configured(path, settings, source.load(settings.policy), (path, Path(settings.policy)))
+
+    configured = await asyncio.to_thread(read)
+    keyring = await asyncio.to_thread(wiring.keyring, configured.settings, configured.plan)
+    async with Gateway(configured, keyring, read) as gateway:
         serving = Running(gateway, gateway.port, gateway.ops_port)
         if ready:
             await serving.until(lambda: all(watch.health.is_up for watch in gateway.rooms.watches.values()))

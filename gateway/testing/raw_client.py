@@ -57,7 +57,11 @@ class RawClient:
         sock.setblocking(False)
         if self._receive_buffer_bytes is not None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._receive_buffer_bytes)
-        await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", self._port))
+        try:
+            await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", self._port))
+        except OSError:
+            sock.close()
+            raise
         limit = 1 << 16 if self._receive_buffer_bytes is None else self._receive_buffer_bytes
         self.reader, self.writer = await asyncio.open_connection(sock=sock, limit=limit)
         return self

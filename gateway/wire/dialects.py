@@ -26,6 +26,11 @@ class PromptForm(StrEnum):
     NONE = "none"
     CHAT = "chat"
     COMPLETION = "completion"
+    RESPONSES = "responses"
+    MESSAGES = "messages"
+    EMBEDDING = "embedding"
+    RERANK = "rerank"
+    SCORE = "score"
 
 
 @dataclass(frozen=True, slots=True)

@@ -161,8 +161,8 @@ def _judge_prompt(form: PromptForm, members: Mapping[str, Any], allowed: frozens
             return 1
         case PromptForm.COMPLETION:
             return _judge_completion_prompt(members)
-        case PromptForm.NONE:
-            raise AssertionError("a route without a prompt has no body to judge")
+        case _:
+            raise AssertionError(f"no route's body is judged in the form {form}")
 
 
 def _judge_messages(members: Mapping[str, Any]) -> None:

@@ -12,9 +12,10 @@ from collections import deque
 from pathlib import Path
 
 import torch
-from virtual_engine import EngineFlags, EngineRequest, Step, StepTime
 from vllm.config import CacheConfig, DeviceConfig, ModelConfig, SchedulerConfig, VllmConfig
 from vllm.sampling_params import SamplingParams
+from vllm.utils.hashing import sha256
+from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
@@ -23,8 +24,11 @@ from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
+from bench.simulation.steps import EngineFlags, EngineRequest, Step, StepTime
+
 CONTEXT_TOKENS = 16_384
 A_TOKEN = 7
+OWN_TOKENS_FROM = 1_000_000
 MODEL = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
@@ -41,7 +45,7 @@ MODEL = {
 
 
 class RealScheduler:
-    """One instance of vLLM's Scheduler, with the face of virtual_engine.VirtualEngine."""
+    """One instance of vLLM's Scheduler, with the face of bench.simulation's VirtualEngine."""
 
     configuration: VllmConfig
 
@@ -51,6 +55,8 @@ class RealScheduler:
             max_model_len=CONTEXT_TOKENS,
             is_encoder_decoder=False,
             max_num_seqs=flags.max_num_seqs,
+            max_num_active_seqs=flags.max_num_active_seqs,
+            watermark=flags.watermark,
             max_num_batched_tokens=flags.max_num_batched_tokens,
             long_prefill_token_threshold=flags.long_prefill_token_threshold,
             long_prefill_token_threshold_adaptive=adaptive,
@@ -58,6 +64,8 @@ class RealScheduler:
             async_scheduling=asynchronous,
         )
         self.configuration.cache_config.num_gpu_blocks = flags.kv_blocks
+        self.configuration.cache_config.enable_prefix_caching = flags.prefix_caching
+        self._hasher = get_request_block_hasher(flags.block_tokens, sha256) if flags.prefix_caching else None
         attention = FullAttentionSpec(block_size=flags.block_tokens, num_kv_heads=1, head_size=1, dtype=torch.float32)
         self._scheduler = (AsyncScheduler if asynchronous else Scheduler)(
             vllm_config=self.configuration,
@@ -77,6 +85,7 @@ class RealScheduler:
     @classmethod
     def prepare(cls) -> None:
         """Make the configuration that all instances share; nothing of a model but its shape is needed."""
+        init_none_hash(sha256)
         folder = Path(tempfile.mkdtemp())
         (folder / "config.json").write_text(json.dumps(MODEL))
         cls.configuration = VllmConfig(
@@ -104,11 +113,12 @@ class RealScheduler:
         self._scheduler.add_request(
             Request(
                 str(request.id),
-                [A_TOKEN] * request.prompt_tokens,
+                _prompt(request),
                 SamplingParams(max_tokens=request.output_tokens, ignore_eos=True),
                 None,
                 priority=request.priority,
                 arrival_time=float(self._arrivals),
+                block_hasher=self._hasher,
             )
         )
 
@@ -123,6 +133,7 @@ class RealScheduler:
         duration_s = self._step_time.base_s if tokens else 0.0
         for request_id, count in tokens.items():
             request = self._requests[request_id]
+            request.computed = self._scheduler.requests[str(request_id)].num_computed_tokens - count
             duration_s += self._step_time.chunk_s(count, request.computed)
             request.computed += count
         for name in sampling:
@@ -144,6 +155,12 @@ class RealScheduler:
         self._scheduler.update_from_output(output, sampled)
         for request_id in step.ended:
             self._requests.pop(request_id, None)
+
+
+def _prompt(request: EngineRequest) -> list[int]:
+    """Return token ids that are the same in two requests where the model's blocks are."""
+    prefix = [OWN_TOKENS_FROM - 1 - request.prefix] * request.prefix_tokens
+    return prefix + [OWN_TOKENS_FROM + request.id] * (request.prompt_tokens - request.prefix_tokens)
 
 
 def _sampled(names: list[str], sampling: set[str]) -> ModelRunnerOutput:

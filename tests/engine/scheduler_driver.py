@@ -17,9 +17,10 @@ from random import Random
 from typing import Any
 
 from real_scheduler import RealScheduler
-from virtual_engine import EngineFlags, EngineRequest, Step, VirtualEngine
 from virtual_pool import Caller, VirtualPool
 
+from bench.simulation.steps import EngineFlags, EngineRequest, Step
+from bench.simulation.virtual_engine import VirtualEngine
 from gateway.core.plan import SlotBudget
 from gateway.core.types import LengthClass
 from gateway.testing.builders import a_class, a_plan, an_admission, an_engine
@@ -243,26 +244,34 @@ def steps_behind_an_unfit_long(*, priority: bool) -> int:
 
 def same_steps(*, traces: int) -> dict[str, Any]:
     """Give the same arrivals to vLLM's scheduler and to the model of it; return where they first differ, if at all."""
-    steps = 0
+    steps = preemptions = cached = 0
     for seed in range(traces):
         random = Random(seed)
         flags = EngineFlags(
             max_num_batched_tokens=random.choice([512, 2048]),
             long_prefill_token_threshold=random.choice([0, 100, 640]),
             max_num_seqs=random.choice([4, 16, 128]),
-            kv_blocks=KV_BLOCKS,
+            kv_blocks=random.choice([160, 300, KV_BLOCKS]),
             priority_scheduling=random.random() < 0.5,
             batches_in_flight=random.choice([1, 2]),
+            prefix_caching=random.random() < 0.5,
+            watermark=random.choice([0.0, 0.02]),
+            max_num_active_seqs=random.choice([None, 3]),
         )
         real, model = RealScheduler(flags), VirtualEngine(flags)
         in_flight: deque[tuple[Step, Step]] = deque()
         number = 0
-        for _ in range(80):
+        modelled: list[EngineRequest] = []
+        for _ in range(60):
             for _ in range(random.choice([0, 0, 0, 1, 2])):
                 number += 1
-                asked = number, random.choice([1, 50, 640, 2000]), random.choice([1, 2, 30]), random.randint(0, 2)
+                prompt_tokens = random.choice([1, 50, 640, 2000])
+                prefix_tokens = random.randint(0, prompt_tokens - 1)
+                outputs, priority, prefix = random.choice([1, 2, 30, 90]), random.randint(0, 2), random.randint(0, 2)
+                asked = number, prompt_tokens, outputs, priority, prefix, prefix_tokens
                 real.add(EngineRequest(*asked))
-                model.add(EngineRequest(*asked))
+                modelled.append(EngineRequest(*asked))
+                model.add(modelled[-1])
             if number and random.random() < 0.1:
                 gone = random.randint(1, number)
                 real.abort(gone)
@@ -277,7 +286,9 @@ def same_steps(*, traces: int) -> dict[str, Any]:
                 ended = in_flight.popleft()
                 real.end(ended[0])
                 model.end(ended[1])
-    return {"steps": steps, "differs": ""}
+        preemptions += sum(request.preemptions for request in modelled)
+        cached += sum(request.cached_tokens for request in modelled)
+    return {"steps": steps, "preemptions": preemptions, "cached_tokens": cached, "differs": ""}
 
 
 def behind_the_gateway(*, batches_in_flight: int, shorts_per_s: float, longs_per_s: float) -> dict[str, Any]:

@@ -239,7 +239,9 @@ class AdmissionMachine(RuleBasedStateMachine):
                 continue
             assert sum(engine.running.values()) == len(mine)
             assert engine.long_prefills == sum(
-                ticket.assignment.length_class is LengthClass.LONG for ticket in in_prefill
+                ticket.assignment.sequences
+                for ticket in in_prefill
+                if ticket.assignment.length_class is LengthClass.LONG
             )
             for length in LengthClass:
                 assert engine.prefill_tokens[length] == sum(

@@ -11,9 +11,10 @@ from functools import cache
 from math import ceil
 from random import Random
 
-from virtual_engine import EngineFlags, EngineRequest, StepTime, VirtualEngine
 from virtual_pool import Caller, VirtualPool
 
+from bench.simulation.steps import EngineFlags, EngineRequest, StepTime
+from bench.simulation.virtual_engine import VirtualEngine
 from gateway.core.plan import ClassPlan, Plan, SlotBudget, TenantBounds
 from gateway.core.types import EngineSpec
 from gateway.testing.builders import a_class, a_plan, an_admission, an_engine

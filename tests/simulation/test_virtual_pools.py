@@ -32,10 +32,11 @@ from scenarios import (
     shorts_only,
     step_bound_s,
 )
-from virtual_engine import EngineFlags, VirtualEngine
 from virtual_pool import START, Caller, Fate, VirtualPool
 
-from gateway.core.plan import EarlyRejection
+from bench.simulation.steps import EngineFlags
+from bench.simulation.virtual_engine import VirtualEngine
+from gateway.core.plan import EarlyRejection, Plan, Slo
 from gateway.core.steptime import StepModel
 from gateway.core.types import LengthClass, Outcome, Reason
 
@@ -174,6 +175,33 @@ def test_predicted_misses_never_leave_an_engine_idle_nor_lock_a_line_out():
     assert any(fate.reason is Reason.PREDICTED_MISS for fate in pool.fates.values())
     firsts = {int(fate.first_token_at - START) for fate in served(pool, LengthClass.SHORT)}
     assert set(range(40)) <= firsts, "every second brought first tokens"
+
+
+def purging(ttft_ms: float, *, purges: bool) -> Plan:
+    """One class whose shorts have an objective, and the longest wait that is still worth it."""
+    only = an_unbounded_class("interactive", wait_s_max=ttft_ms / 1000)
+    only = replace(only, slo={length: Slo(ttft_ms=ttft_ms) for length in LengthClass})
+    batch = an_unbounded_class("batch", wait_s_max=600.0)
+    return replace(short_first(only, replace(batch, rank=1, weight=1)), early_rejection=EarlyRejection(0.9, purges))
+
+
+@pytest.mark.parametrize("ttft_s", [0.5, 1.0])
+def test_refusing_at_dispatch_never_leaves_an_engine_idle_before_a_line_and_serves_more_in_time(ttft_s):
+    """Shorts at 1.8 times the capacity, longs beside them: an estimate that a long spoilt may not lock shorts out."""
+    flood_per_s = 1.8 * capacity_per_s(CPU, shorts_only)
+    callers = [Caller(at_s, SHORT) for at_s in arrivals(Random(1), flood_per_s, until_s=40.0)]
+    callers += [Caller(at_s, LONG, OUTPUT_TOKENS, "batch") for at_s in (3.0, 9.0, 15.0, 21.0)]
+    in_time = {}
+    for purges in (False, True):
+        pool = a_pool(purging(1000 * ttft_s, purges=purges))
+        pool.run(callers)  # which asserts at every event that no engine idles before a line
+        shorts = served(pool, LengthClass.SHORT)
+        in_time[purges] = sum(fate.waited_s + fate.engine_ttft_s <= ttft_s for fate in shorts)
+        firsts = {int(fate.first_token_at - START) for fate in shorts}
+        assert set(range(40)) <= firsts, "every second brought first tokens"
+        longs = [fate for fate in pool.fates.values() if fate.length is LengthClass.LONG]
+        assert all(fate.outcome is Outcome.COMPLETED for fate in longs), "longs are never refused for an objective"
+    assert in_time[True] > in_time[False]
 
 
 # ── several engines, restarts, leavers ──

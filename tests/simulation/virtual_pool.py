@@ -13,8 +13,7 @@ from functools import partial
 from heapq import heappop, heappush
 from typing import Protocol
 
-from virtual_engine import EngineRequest, Step
-
+from bench.simulation.steps import EngineRequest, Step
 from gateway.core.admission import Admission
 from gateway.core.plan import Plan
 from gateway.core.ticket import Assignment, Dispatched, Event, Finished, FirstToken, Refused, Ticket
@@ -27,7 +26,7 @@ SOON_S = 1.0
 
 
 class Engine(Protocol):
-    """What steps: the model in virtual_engine, or vLLM's own scheduler under the same face."""
+    """What steps: the model in bench.simulation, or vLLM's own scheduler under the same face."""
 
     @property
     def busy(self) -> bool: ...

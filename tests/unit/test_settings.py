@@ -1,4 +1,5 @@
 from collections.abc import Iterator
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ engines:
     pool: chat-eu
     scheduling: probe
     priority_carrier: auto
+    calibration: probe
     limits: {max_num_batched_tokens: 2048, long_prefill_token_threshold: 640, max_num_seqs: 128, kv_tokens: auto}
     timeouts: {connect_s: 5, first_byte_s: 120, idle_s: 60}
 pools:
@@ -40,6 +42,14 @@ limits: {body_bytes_max: 33554432, inflated_bytes_max: 67108864, header_bytes_ma
 engine_fields: {allow: [logits_processors]}
 drain: {settle_s: 5, deadline_s: 30}
 """
+
+JWT = {
+    "issuer": "https://issuer.example",
+    "audience": "gateway",
+    "jwks_url": "https://issuer.example/jwks",
+    "service_class_claim": "gw_class",
+    "tenant_claim": "sub",
+}
 
 
 @pytest.fixture
@@ -67,7 +77,7 @@ def changed(text: str, *changes: tuple[str, Any]) -> str:
         if value is ...:
             del here[last]
         else:
-            here[last] = value
+            here[last] = deepcopy(value)
     return yaml.safe_dump(document)
 
 
@@ -198,9 +208,18 @@ def test_a_zero_that_would_close_everything_is_refused(folder: Path, path: str, 
     [
         ([("auth", ...)], "auth: is missing"),
         ([("auth", {})], "auth: lets nobody in. Set keys_file"),
-        ([("auth.jwt", {"issuer": "x"})], "auth.jwt: is not supported by this version. Remove it."),
+        ([("auth.jwt", {})], "auth.jwt.issuer: is missing"),
+        ([("auth.jwt", JWT), ("auth.jwt.jwks_url", ...)], "auth.jwt: has no signing keys. Set jwks_file or jwks_url"),
+        ([("auth.jwt", JWT), ("auth.jwt.jwks_file", "keys.yaml")], "auth.jwt.jwks_url: is set beside jwks_file. Keep one of the two"),
+        ([("auth.jwt", JWT), ("auth.jwt.jwks_url", ...), ("auth.jwt.jwks_file", "gone")], "gone does not exist. Copy the issuer's key set there"),
+        ([("auth.jwt", JWT), ("auth.jwt.audience", "")], "auth.jwt.audience: is empty"),
+        ([("auth.jwt", JWT), ("auth.jwt.secret", "x")], "auth.jwt.secret: is not a known key"),
+        ([("auth.jwt", JWT), ("auth.jwt.jwks_url", "http://issuer.example/jwks")], "auth.jwt.jwks_url: is not https. Use https, or http to this machine"),
+        ([("auth.jwt", JWT), ("auth.jwt.jwks_url", "http://127.0.0.1.example/jwks")], "auth.jwt.jwks_url: is not https"),
+        ([("auth.jwt", JWT), ("auth.jwt.jwks_url", "file:///etc/jwks")], "auth.jwt.jwks_url: is not an https address"),
+        ([("auth.jwt", JWT), ("auth.jwt.jwks_url", "https://user:word@issuer.example/jwks")], "auth.jwt.jwks_url: holds a user name"),
         ([("auth.keys_file", "gone.yaml")], "gone.yaml does not exist. Create it with `gateway keys new --append`"),
-        ([("ops.token_file", "token")], "ops.token_file: is not supported by this version. Remove it."),
+        ([("ops.token_file", "token")], "token does not exist. Write a long random word there, or correct the path."),
         ([("pools.chat-eu.tokenizer.path", "gone")], "pools.chat-eu.tokenizer.path: "),
         ([("policy", "gone.yaml")], "policy: "),
         ([("engines", [])], "engines: is empty"),
@@ -288,3 +307,36 @@ def test_every_operators_field_that_can_be_counted_may_be_let_through(folder: Pa
     names = set(OPERATOR_MEMBERS) - {"prompt_embeds"}
     read = load(folder, changed(MINIMAL, ("engine_fields", {"allow": sorted(names)})))
     assert read.engine_fields.allow == names
+
+
+def test_a_calibration_is_a_word_or_a_file_beside_the_configuration(folder: Path) -> None:
+    (folder / "a.yaml").write_text("")
+    for said, read in (("probe", "probe"), ("off", "off"), ("a.yaml", folder / "a.yaml")):
+        engines = load(folder, changed(MINIMAL, ("engines.0.calibration", said))).engines
+        assert engines[0].calibration == read
+    assert load(folder, MINIMAL).engines[0].calibration == "probe"
+
+
+def test_a_calibration_that_is_neither_is_told_with_the_words_and_the_command(folder: Path) -> None:
+    with pytest.raises(ConfigError) as raised:
+        load(folder, changed(MINIMAL, ("engines.0.calibration", "prob")))
+    assert raised.value.key_path == "engines[0].calibration"
+    assert "gateway bench calibrate" in raised.value.fix and "probe or off" in raised.value.fix
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["https://issuer.example/a/b?policy=c", "http://127.0.0.1:9/jwks", "http://[::1]/jwks", "http://localhost:8/"],
+)
+def test_an_issuers_address_is_https_or_on_this_machine(folder: Path, url: str) -> None:
+    jwt = load(folder, changed(MINIMAL, ("auth", {"jwt": {**JWT, "jwks_url": url}}))).auth.jwt
+    assert jwt is not None
+    assert (jwt.jwks_url, jwt.jwks_file, jwt.models_claim) == (url, None, None)
+
+
+def test_an_issuers_file_is_found_beside_the_configuration(folder: Path) -> None:
+    changes = {**JWT, "jwks_file": "keys.yaml", "models_claim": "models"}
+    del changes["jwks_url"]
+    jwt = load(folder, changed(MINIMAL, ("auth", {"jwt": changes}))).auth.jwt
+    assert jwt is not None
+    assert (jwt.jwks_file, jwt.models_claim) == (folder / "keys.yaml", "models")

@@ -46,6 +46,7 @@ async def test_a_changed_file_is_in_force_without_a_restart(tmp_path, looking_of
         await asyncio.to_thread((tmp_path / "keys.yaml").write_text, keys_text(NEW_KEY))
         await until_status(gateway, NEW_KEY, 200)
         assert (await gateway.chat(key=INTERACTIVE_KEY)).status == 401
+        assert await gateway.metric("gateway_reloads_total", result="applied") == 1
 
 
 async def test_only_keys_that_changed_are_told_of(tmp_path, looking_often, logged):
@@ -89,6 +90,7 @@ async def test_a_bad_file_is_told_and_the_last_good_one_stays_in_force(
         await asyncio.to_thread(path.unlink if text is None else lambda: path.write_text(text))
         async with asyncio.timeout(WAIT_S_MAX):
             await refused.wait()
+        await gateway.until_metric("gateway_reloads_total", 1, result="refused")
         assert (await gateway.chat()).status == 200
         await asyncio.to_thread(path.write_text, keys_text(NEW_KEY))
         await until_status(gateway, NEW_KEY, 200)
@@ -100,7 +102,7 @@ async def test_a_bad_file_is_told_and_the_last_good_one_stays_in_force(
     assert line["fix"]
 
 
-async def test_sighup_is_answered_in_the_log_and_ends_nothing(tmp_path):
+async def test_sighup_reloads_and_ends_nothing(tmp_path):
     async with ScriptedEngine(answers.completion()) as engine:
         value = settings_text({"a": engine.url}, policy="passthrough", drain={"settle_s": 0, "deadline_s": 5})
         path = await asyncio.to_thread(write_configuration, tmp_path, value)
@@ -113,7 +115,7 @@ async def test_sighup_is_answered_in_the_log_and_ends_nothing(tmp_path):
                     pass
                 port = line["port"]
                 child.send_signal(signal.SIGHUP)
-                while json.loads(await child.stdout.readline())["event"] != "reload_not_supported":
+                while json.loads(await child.stdout.readline())["event"] != "reload_applied":
                     pass
                 while (await raw_client.request(port, CHAT, a_chat(), key=INTERACTIVE_KEY)).status != 200:  # noqa: ASYNC110 - another process
                     await asyncio.sleep(0.01)

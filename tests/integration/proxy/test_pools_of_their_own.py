@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 
 from gateway.server import wiring
 from gateway.server.app import Gateway
+from gateway.server.reload import Configured
 from gateway.settings import load
 from gateway.testing import answers
 from gateway.testing.builders import a_plan
@@ -23,7 +24,8 @@ async def two_pools(folder, chat, code):
     value["engines"][1]["pool"] = "code"
     settings, plan = await asyncio.to_thread(lambda: load(write_configuration(folder, value))), a_plan()
     keyring = await asyncio.to_thread(wiring.keyring, settings, plan)
-    async with Gateway(settings, plan, keyring) as gateway:
+    configured = Configured(folder / "gateway.yaml", settings, plan, ())
+    async with Gateway(configured, keyring, lambda: configured) as gateway:
         serving = Running(gateway, gateway.port, gateway.ops_port)
         await serving.until(lambda: all(watch.health.is_up for watch in gateway.rooms.watches.values()))
         yield serving

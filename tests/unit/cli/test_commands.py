@@ -16,6 +16,7 @@ from gateway.cli.table import table
 from gateway.identity.keys import load_keys
 from gateway.observe.release import RELEASE
 from gateway.policy import source
+from gateway.testing import issuer
 
 CONFIG: dict[str, Any] = {
     "auth": {"keys_file": "keys.yaml"},
@@ -53,7 +54,7 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
 
 
-COMMANDS = [["serve"], ["check"], ["keys", "new"], ["policies"], []]
+COMMANDS = [["serve"], ["check"], ["status"], ["keys", "new"], ["policies"], []]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -99,6 +100,19 @@ def test_a_right_configuration_is_shown_as_tables(folder: Path, capsys: pytest.C
     assert shown.endswith("\nOK\n")
 
 
+def test_what_is_promised_is_shown_with_its_units_or_with_why_not(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check"]) == 0
+    assert "not promised: the context length is not known" in capsys.readouterr().out
+    write(folder, CONFIG | {"pools": {"chat": {"models": ["my-model"], "max_model_len": 8192}}}, KEYS)
+    assert main(["check"]) == 0
+    shown = capsys.readouterr().out
+    assert "at most 3 engine steps, 254 ms" in shown
+    assert "default step model, not measured here" in shown
+    assert "prompt tokens a second while sequences are free" in shown
+
+
 def test_bounds_of_queues_are_not_shown_where_nothing_waits(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "--policy", "passthrough"]) == 0
     rows = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("interactive")]
@@ -131,6 +145,46 @@ def test_what_is_lost_on_an_engine_is_warned_of_and_is_no_error(
     assert "warning: ops listens on 0.0.0.0" in shown
     assert "warning: key k1 is for the model gone, which no pool serves." in shown
     assert shown.endswith(f"\nOK, {shown.count('warning: ')} warnings\n")
+
+
+JWT = {
+    "issuer": "https://issuer.example",
+    "audience": "gateway",
+    "service_class_claim": "gw_class",
+    "tenant_claim": "sub",
+}
+
+
+def test_the_issuers_keys_are_shown_and_those_that_cannot_be_used_are_warned_of(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(folder, {**CONFIG, "auth": {"jwt": {**JWT, "jwks_file": "jwks.json"}}}, [])
+    other = {**issuer.public_jwk("RS256", "other"), "alg": "RS512"}
+    (folder / "jwks.json").write_bytes(issuer.key_set(issuer.public_jwk("ES256", "mine"), other))
+    assert main(["check"]) == 0
+    shown = capsys.readouterr().out
+    assert ["mine", "ES256"] in [line.split() for line in shown.splitlines()]
+    assert "warning: of the token issuer's key set, keys[1] is for another algorithm" in shown
+    assert "no key is configured" not in shown
+
+
+def test_a_key_set_without_a_key_is_an_error_that_names_the_file(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(folder, {**CONFIG, "auth": {"jwt": {**JWT, "jwks_file": "jwks.json"}}}, [])
+    (folder / "jwks.json").write_text("{}")
+    assert main(["check"]) == 2
+    assert "jwks.json: has no list of keys. Give the issuer's JSON Web Key Set" in capsys.readouterr().err
+
+
+def test_keys_behind_an_address_are_asked_for_only_where_the_engines_are(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(folder, {**CONFIG, "auth": {"jwt": {**JWT, "jwks_url": "http://127.0.0.1:9/jwks"}}}, [])
+    assert main(["check"]) == 0
+    assert "note: the keys behind auth.jwt.jwks_url are fetched when the gateway serves" in capsys.readouterr().out
+    assert main(["check", "--engines"]) == 1
+    assert "error: auth.jwt.jwks_url: cannot be asked (" in capsys.readouterr().err
 
 
 def test_open_doors_and_closed_ones_are_warned_of(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -308,3 +362,74 @@ def test_a_table_aligns_text_left_and_numbers_right() -> None:
     assert table(["name", "n", "w"], [["a", 5, 0.5], ["long", 1234, None]]) == (
         "name     n    w\na        5  0.5\nlong  1234    -"
     )
+
+
+def calibrated(folder: Path, **changes: Any) -> None:
+    """A configuration whose engine has a calibration file."""
+
+    def estimate(value: float) -> dict[str, float]:
+        return {"value": value, "low": value, "high": value}
+
+    said = {
+        "version": 1,
+        "model": "my-model",
+        "made_at": "2026-01-01T00:00:00Z",
+        "max_num_batched_tokens": 2048,
+        **{name: estimate(1e-5) for name in ("base_s", "per_token_s", "per_token_context_s", "request_s")},
+        "error": {"median": 0.02, "p95": 0.1},
+        "requests": 40,
+        **changes,
+    }
+    (folder / "a.yaml").write_text(yaml.safe_dump(said))
+    write(folder, {**CONFIG, "engines": [{**CONFIG["engines"][0], "calibration": "a.yaml"}]}, KEYS)
+
+
+def test_a_calibration_of_this_engine_is_checked_without_a_word(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calibrated(folder)
+    assert main(["check"]) == 0
+    assert "calibration" not in capsys.readouterr().out
+
+
+def test_a_calibration_of_another_engine_is_warned_of(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    calibrated(folder, model="other", max_num_batched_tokens=8192)
+    assert main(["check"]) == 0
+    shown = capsys.readouterr().out
+    assert "warning: engine a: its calibration is of the model other; its pool serves my-model." in shown
+    assert "its calibration is of max_num_batched_tokens 8192; its limits state 2048" in shown
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"per_token_s": None}, "per_token_s"),
+        ({"base_ms": 3}, "base_ms: is not a known key"),
+        ({"base_s": {"value": 3.0, "low": 4.0, "high": 5.0}}, "base_s.value: lies outside its interval"),
+        ({"base_s": {"value": 30.0, "low": 30.0, "high": 30.0}}, "base_s.value: is above 10 s"),
+        ({"per_token_s": {"value": 0.0, "low": 0.0, "high": 0.0}}, "per_token_s.value: is 0"),
+        ({"version": 2}, "version"),
+    ],
+)
+def test_a_faulty_calibration_is_an_error_that_names_file_and_key(
+    folder: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, Any], fault: str
+) -> None:
+    calibrated(folder, **changes)
+    assert main(["check"]) == 2
+    assert f"error: a.yaml: {fault}" in capsys.readouterr().err
+
+
+def test_policies_diff_shows_each_value_that_differs_and_nothing_else(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = source.text("short-first")
+    (folder / "mine.yaml").write_text(f"# other words\n{text.replace('long_prefills_max: 1', 'long_prefills_max: 3')}")
+    assert main(["policies", "diff", "short-first", "./mine.yaml"]) == 0
+    header, row = capsys.readouterr().out.splitlines()
+    assert header.split() == ["value", "short-first", "./mine.yaml"]
+    assert row.split() == ["admission.long_prefills_max", "1", "3"]
+    assert main(["policies", "diff", "short-first", "short-first"]) == 0
+    assert capsys.readouterr().out == "They do not differ.\n"
+    assert main(["policies", "diff", "short-first", "bounded-fifo"]) == 0
+    assert "none" in capsys.readouterr().out
+    assert main(["policies", "diff", "short-first", "nothing-like-it"]) == 2

@@ -18,7 +18,7 @@ from gateway.core.plan import (
     TenantBounds,
 )
 from gateway.core.ticket import Dispatched, Finished, FirstToken, Queued, Refused, TicketState
-from gateway.core.types import LengthClass, Outcome, Reason, Resource
+from gateway.core.types import EngineLoad, LengthClass, Outcome, Reason, Resource
 from gateway.testing.builders import a_class, a_plan, an_admission, an_assignment, an_engine
 
 NOW = 1_000_000.0
@@ -645,3 +645,132 @@ def test_missed_service_at_a_running_bound_is_not_paid_back_in_one_go():
         running += gone
         turns += [ticket.assignment.service_class for ticket in gone]
     assert turns.count("held") <= 7, "half of the turns from here on, not all of them"
+
+
+# ── newest first, deadlines inside a flow, repeats, refunds ──
+
+
+def crowded(requests_max=256):
+    """One slot, a class that goes newest first in overload, and one request running."""
+    queue = replace(a_class().queue, requests_max=requests_max, newest_first_in_overload=True)
+    pool = Pool(slots(1, classes=[replace(a_class(wait_s_max=(10, 10)), queue=queue)]))
+    return pool, pool.offer()
+
+
+def test_newest_first_is_first_in_first_out_until_the_oldest_has_waited_half_its_limit():
+    pool, running = crowded()
+    oldest, newest = pool.offer(), pool.offer()
+    pool.at(5.0)
+    assert pool.finish(running) == [oldest]
+    assert newest.state is TicketState.WAITING
+
+
+def test_newest_first_serves_the_newest_once_the_oldest_has_waited_half_its_limit():
+    pool, running = crowded()
+    oldest = pool.offer()
+    pool.at(5.1)
+    newest = pool.offer()
+    assert pool.finish(running) == [newest]
+    assert pool.finish(newest) == [oldest]
+
+
+def test_newest_first_still_begins_with_whom_an_engine_sent_back():
+    pool, running = crowded()
+    pool.offer()
+    pool.at(5.1)
+    newest = pool.offer()
+    pool.finish(running)
+    pool.events = pool.admission.requeue(newest, pool.now, 0.0)
+    assert newest.state is TicketState.RUNNING
+
+
+def test_in_a_full_queue_the_oldest_gives_way_to_the_newest_only_when_it_is_late():
+    pool, _ = crowded(requests_max=1)
+    oldest = pool.offer()
+    assert pool.offer().state is TicketState.ENDED
+    pool.at(5.1)
+    newest = pool.offer()
+    assert (oldest.state, newest.state) == (TicketState.ENDED, TicketState.WAITING)
+    assert refusal(pool).ticket is oldest
+    assert refusal(pool).refusal.reason is Reason.QUEUE_FULL
+
+
+def test_by_earliest_deadline_a_shorter_wish_goes_first_inside_a_flow_too():
+    pool = Pool(slots(1, order=OrderKind.EARLIEST_DEADLINE, classes=[a_class(wait_s_max=(30, 30))]))
+    running, patient, urgent = pool.offer(), pool.offer(), pool.offer(wait_s_max=5)
+    assert pool.finish(running) == [urgent]
+    pool.events = pool.admission.requeue(urgent, pool.now, 0.0)
+    assert pool.finish(urgent) == [patient]
+
+
+def test_a_repeat_of_a_refused_request_counts_more_in_fair_queueing():
+    pool = Pool(replace(slots(1, classes=[a_class(requests_max=0)]), repeat_cost=3.0))
+    first = pool.offer(fingerprint=7)
+    refused = pool.offer(fingerprint=8)
+    pool.finish(first)
+    again, fresh = pool.offer(fingerprint=8), None
+    pool.finish(again)
+    fresh = pool.offer(fingerprint=9)
+    assert (refused.state, again.is_repeat, fresh.is_repeat) == (TicketState.ENDED, True, False)
+    assert again.cost_s == pytest.approx(3 * fresh.cost_s)
+
+
+def test_output_that_was_reserved_and_not_generated_is_given_back_to_the_tenants_share():
+    """Two tenants alike in what they use; one states a hundred times the output."""
+    plan = a_plan(a_class(wait_s_max=(1e6, 1e6)), admission=an_admission(AdmissionKind.SLOTS, slots=SlotBudget(1)))
+    pool = Pool(plan)
+    served = {"frank": 0, "vast": 0}
+
+    def offer(tenant):
+        return pool.offer(tenant=tenant, output_tokens=32 if tenant == "frank" else 3200)
+
+    running = offer("frank")
+    for tenant in served:
+        for _ in range(4):
+            offer(tenant)
+    for _ in range(200):
+        tenant = running.assignment.tenant
+        served[tenant] += 1
+        offer(tenant)
+        pool.now += 0.1
+        pool.admission.first_token(running, pool.now)
+        events = pool.admission.finish(running, Outcome.COMPLETED, pool.now, output_tokens=32)
+        (running,) = [event.ticket for event in events if isinstance(event, Dispatched)]
+    assert abs(served["frank"] - served["vast"]) <= 4
+
+
+def test_an_engine_that_joins_by_a_reload_gets_nothing_until_it_is_up():
+    pool = Pool(slots(1))
+    pool.offer()
+    waiting = pool.offer()
+    pool.admission.reconfigure(pool.plan, [an_engine("a"), replace(an_engine("b"), up=False)], pool.now)
+    assert waiting.state is TicketState.WAITING
+    pool.admission.set_up("b", True, pool.now)
+    assert waiting.engine == "b"
+
+
+def test_what_an_engine_says_of_others_work_takes_slots_and_gives_them_back():
+    pool = Pool(slots(4))
+    for _ in range(3):
+        pool.admission.observe("a", EngineLoad(sequences=3, waiting_for_room=0, preemptions=0), pool.now)
+    assert [pool.offer().state for _ in range(2)] == [TicketState.RUNNING, TicketState.WAITING]
+    for _ in range(3):
+        pool.admission.observe("a", EngineLoad(sequences=1, waiting_for_room=0, preemptions=0), pool.now)
+    assert [pool.offer().state for _ in range(2)] == [TicketState.RUNNING, TicketState.RUNNING]
+
+
+def test_no_room_inside_the_engine_takes_the_second_long_away():
+    plan = replace(
+        a_plan(admission=an_admission(long_prefills_max=2, slots=SlotBudget(64, 8, 8))), feedback=Feedback(500)
+    )
+    pool = Pool(plan)
+    for _ in range(100):
+        short = pool.offer(1)
+        pool.now += 0.1
+        pool.offer(LONG)
+        pool.first_token(short)
+        pool.finish(short)
+    assert pool.admission.snapshot().engines["a"].long_prefills == 2
+    for _ in range(3):
+        pool.admission.observe("a", EngineLoad(sequences=2, waiting_for_room=1, preemptions=0), pool.now)
+    assert pool.admission.snapshot().engines["a"].budgets["long_prefills"] == 1

@@ -8,8 +8,9 @@ import pytest
 
 from gateway.core.plan import RequestBounds
 from gateway.counting.counter import Count, CountingMethod, CountingOverloaded, Uncountable, shape_of
+from gateway.counting.estimate import ByteEstimate
 from gateway.counting.prompts import MEDIA_TOKENS
-from gateway.counting.remote import ByteEstimate, EngineTokenizer
+from gateway.counting.remote import EngineTokenizer
 from gateway.server.tasks import spawn
 from gateway.wire.dialects import CHAT_COMPLETIONS, COMPLETIONS
 from gateway.wire.media import Medium

@@ -1,3 +1,4 @@
+import asyncio
 import hashlib
 
 import pytest
@@ -5,7 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.core.types import Identity, Reason
-from gateway.identity.keyring import KEY_CHARS_MAX, Keyring, Unauthenticated
+from gateway.identity.callers import identify
+from gateway.identity.credentials import CREDENTIAL_CHARS_MAX, CredentialRefused
+from gateway.identity.keyring import KEY_CHARS_MAX, Keyring, tenants
 from gateway.identity.keys import KeyEntry
 
 KEY, OTHER, EXPIRING = "gw-first-made-up-key", "gw-other-made-up-key", "gw-expiring-made-up-key"
@@ -29,24 +32,31 @@ CLOSED = Keyring(ENTRIES, anonymous=None)
 OPEN = Keyring(ENTRIES, anonymous=ANONYMOUS)
 
 
+def identified(ring: Keyring, authorization: list[str], x_api_key: list[str], now: float = 0.0) -> Identity:
+    found = identify(
+        authorization, x_api_key, keyring=ring, tokens=None, service_classes=("interactive", "batch"), now=lambda: now
+    )
+    return asyncio.run(found)
+
+
 def refusal_of(ring: Keyring, authorization: list[str], x_api_key: list[str], now: float = 0.0) -> str:
-    with pytest.raises(Unauthenticated) as caught:
-        ring.identify(authorization, x_api_key, now)
+    with pytest.raises(CredentialRefused) as caught:
+        identified(ring, authorization, x_api_key, now)
     assert caught.value.refusal.reason is Reason.UNAUTHENTICATED
     return caught.value.refusal.message
 
 
 @pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER", "bEaReR"])
 def test_a_bearer_key_is_known_in_any_case_of_the_scheme(scheme: str) -> None:
-    assert CLOSED.identify([f"{scheme} {KEY}"], [], 0.0) == Identity("k1", "interactive", "acme", None)
+    assert identified(CLOSED, [f"{scheme} {KEY}"], [], 0.0) == Identity("k1", "interactive", "acme", None)
 
 
 def test_an_api_key_header_is_known() -> None:
-    assert CLOSED.identify([], [OTHER], 0.0) == Identity("k2", "interactive", "other", frozenset({"m"}))
+    assert identified(CLOSED, [], [OTHER], 0.0) == Identity("k2", "interactive", "other", frozenset({"m"}))
 
 
 def test_both_headers_may_hold_the_same_key() -> None:
-    assert CLOSED.identify([f"Bearer {KEY}"], [KEY], 0.0).key_id == "k1"
+    assert identified(CLOSED, [f"Bearer {KEY}"], [KEY], 0.0).key_id == "k1"
 
 
 @pytest.mark.parametrize("ring", [CLOSED, OPEN])
@@ -84,12 +94,12 @@ def test_whatever_is_presented_and_not_known_is_refused_also_where_anonymous_is_
 
 
 def test_without_a_credential_anonymous_is_let_in_only_where_configured() -> None:
-    assert OPEN.identify([], [], 0.0) is ANONYMOUS
+    assert identified(OPEN, [], [], 0.0) is ANONYMOUS
     assert "No API key given" in refusal_of(CLOSED, [], [])
 
 
 def test_a_key_ends_at_its_moment_and_not_before() -> None:
-    assert CLOSED.identify([f"Bearer {EXPIRING}"], [], NOT_AFTER - 0.001).key_id == "k3"
+    assert identified(CLOSED, [f"Bearer {EXPIRING}"], [], NOT_AFTER - 0.001).key_id == "k3"
     assert "expired" in refusal_of(CLOSED, [f"Bearer {EXPIRING}"], [], NOT_AFTER)
 
 
@@ -100,7 +110,18 @@ def test_an_empty_keyring_knows_nobody() -> None:
 
 def test_a_key_at_the_length_bound_is_still_judged() -> None:
     key = "g" * KEY_CHARS_MAX
-    assert Keyring((an_entry(key, "k"),), anonymous=None).identify([], [key], 0.0).key_id == "k"
+    assert identified(Keyring((an_entry(key, "k"),), anonymous=None), [], [key]).key_id == "k"
+
+
+def test_a_key_of_a_class_that_the_policy_has_no_more_is_not_allowed() -> None:
+    with pytest.raises(CredentialRefused) as caught:
+        identified(Keyring((an_entry(KEY, "k", service_class="gone"),), anonymous=None), [], [KEY])
+    assert (caught.value.refusal.reason, caught.value.refusal.code) == (Reason.NOT_ALLOWED, "service_class_not_allowed")
+
+
+def test_two_credentials_that_agree_up_to_the_bound_are_still_two() -> None:
+    long = "k" * (CREDENTIAL_CHARS_MAX - 1)
+    assert "different" in refusal_of(CLOSED, [f"Bearer {long}a"], [f"{long}b"])
 
 
 HEADER = st.text(max_size=60) | st.text(max_size=60).map("Bearer {}".format) | st.sampled_from([KEY, f"Bearer {KEY}"])
@@ -116,8 +137,8 @@ def test_any_headers_end_in_a_known_identity_or_unauthenticated(
     authorization: list[str], x_api_key: list[str], now: float
 ) -> None:
     try:
-        identity = CLOSED.identify(authorization, x_api_key, now)
-    except Unauthenticated as refused:
+        identity = identified(CLOSED, authorization, x_api_key, now)
+    except CredentialRefused as refused:
         message = refused.refusal.message
     else:
         presented = {value.strip(" \t").split(" ")[-1].strip() for value in authorization + x_api_key}
@@ -126,3 +147,9 @@ def test_any_headers_end_in_a_known_identity_or_unauthenticated(
         return
     assert KEY[3:10] not in message
     assert all(value not in message for value in authorization + x_api_key if len(value) > 20)
+
+
+def test_tenants_are_counted_by_class_and_are_open_where_an_issuer_may_name_any() -> None:
+    classes = ("interactive", "batch")
+    assert tenants(OPEN, classes, takes_tokens=False) == {"interactive": 2, "batch": 1}
+    assert tenants(OPEN, classes, takes_tokens=True) == {"interactive": None, "batch": None}

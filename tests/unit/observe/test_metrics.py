@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.core.admission import Admission
 from gateway.core.types import Identity, LengthClass, Outcome, Reason
@@ -12,6 +13,16 @@ from gateway.testing.builders import a_class, a_plan, an_admission, an_assignmen
 from gateway.wire.answers import Usage
 
 COMMON = {"service_class": "interactive", "length_class": "short", "pool": "pool"}
+
+
+def sample(observer, name, labels):
+    found = [
+        sample.value
+        for family in text_string_to_metric_families(observer.exposition().decode())
+        for sample in family.samples
+        if sample.name == name and sample.labels == labels
+    ]
+    return found[0] if found else None
 
 
 class Pool:
@@ -27,7 +38,7 @@ class Pool:
         self.observer.scrape_from(sources)
 
     def value(self, name, **labels):
-        return self.observer.families.registry.get_sample_value(name, labels)
+        return sample(self.observer, name, labels)
 
     def arrive(self, name="interactive"):
         identity = Identity("key", name, "tenant")
@@ -136,7 +147,9 @@ def test_usage_feeds_the_token_counters_and_the_error_of_the_count():
     assert pool.value("gateway_prompt_tokens_total", **COMMON) == 100
     assert pool.value("gateway_output_tokens_total", **COMMON) == 7
     ratio = "gateway_token_count_error_ratio_bucket"
-    assert (pool.value(ratio, pool="pool", le="0.05"), pool.value(ratio, pool="pool", le="0.5")) == (0, 1)
+    over = {"pool": "pool", "sign": "over"}
+    assert (pool.value(ratio, **over, le="0.05"), pool.value(ratio, **over, le="0.25")) == (0, 1)
+    assert pool.value("gateway_token_count_error_ratio_sum", **over) == pytest.approx(0.1)
 
 
 def test_usage_without_numbers_counts_nothing():
@@ -165,7 +178,7 @@ def test_an_engine_that_said_nothing_yet_has_only_what_the_gateway_knows():
 
 def test_the_exposition_names_the_policy_the_gateway_and_the_process():
     exposition = Pool().observer.exposition().decode()
-    assert 'gateway_policy_info{mode="active",name=' in exposition
+    assert 'gateway_policy_info{name="a-plan",sha256=' in exposition
     assert 'gateway_info{version="' in exposition
     assert "process_open_fds" in exposition
 

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from gateway.core.plan import KvBudget, Plan, SlotBudget
+from gateway.core.plan import KvBudget, OrderKind, Plan, SlotBudget
 from gateway.core.types import EngineLimits
 from gateway.policy import source
 from gateway.policy.fit import findings
@@ -23,8 +23,8 @@ def warnings_of(plan: Plan, limits: EngineLimits, *, orders_by_priority: bool | 
 
 def test_a_fitting_engine_gives_no_warning_and_the_sum_in_figures() -> None:
     assert warnings_of(plan_with(), FITTING) == []
-    (note,) = findings(plan_with(), FITTING, orders_by_priority=True)
-    assert note.text == "every short prompt is computed in the next step: 1 x 640 + 128 + 1024 = 1792 <= 2048"
+    notes = [found.text for found in findings(plan_with(), FITTING, orders_by_priority=True)]
+    assert notes[0] == "every short prompt is computed in the next step: 1 x 640 + 128 + 1024 = 1792 <= 2048"
 
 
 def test_the_inequality_holds_up_to_equality() -> None:
@@ -75,7 +75,41 @@ def test_strict_priority_on_an_engine_without_it_is_warned_of() -> None:
     (warning,) = warnings_of(plan, FITTING, orders_by_priority=False)
     assert "priority is not effective on this engine" in warning
     assert warnings_of(plan, FITTING, orders_by_priority=None) == []
-    assert warnings_of(plan_with(), FITTING, orders_by_priority=False) == []
+    assert warnings_of(plan_with(), replace(FITTING, kv_tokens=65_536), orders_by_priority=False) == []
+
+
+def test_an_engine_without_priority_and_with_an_unknown_cache_is_warned_of() -> None:
+    (warning,) = warnings_of(plan_with(), FITTING, orders_by_priority=False)
+    assert "waits inside the engine for KV blocks the short ones behind it" in warning
+
+
+@pytest.mark.parametrize(
+    ("admission", "part"),
+    [
+        ({"slots": SlotBudget(128, 0, 16)}, "no sequences are kept for short prompts"),
+        ({"slots": SlotBudget(128, 32, 0)}, "set admission.slots.long_reserve"),
+        ({"short_prefill_tokens_max": 512}, "raise it to 640 or more"),
+    ],
+)
+def test_a_budget_that_keeps_too_little_is_named_with_the_setting_to_change(
+    admission: dict[str, Any], part: str
+) -> None:
+    (warning,) = warnings_of(plan_with(**admission), FITTING)
+    assert part in warning
+
+
+@pytest.mark.parametrize("order", [kind for kind in OrderKind if kind is not OrderKind.WEIGHTED_FAIR])
+def test_an_order_without_shares_is_warned_of(order: OrderKind) -> None:
+    (warning,) = warnings_of(replace(plan_with(), order=order), FITTING)
+    assert "set order.kind to weighted_fair" in warning
+
+
+def test_a_request_of_several_prompts_is_noted_where_it_exceeds_what_a_step_keeps() -> None:
+    texts = [found.text for found in findings(plan_with(), FITTING, orders_by_priority=True)]
+    assert any("set request.sequences_max to 1" in text for text in texts)
+    plan = replace(plan_with(), request=replace(plan_with().request, sequences_max=1))
+    texts = [found.text for found in findings(plan, FITTING, orders_by_priority=True)]
+    assert not any("sequences_max" in text for text in texts)
 
 
 def test_slots_alone_are_not_held_against_a_step() -> None:

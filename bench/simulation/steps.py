@@ -1,0 +1,102 @@
+"""What goes into the model of the engine and what comes out: flags, requests, steps and what a step costs.
+
+Owns the words alone; the order in which tokens are given out is virtual_engine's. Reads no clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from bench.simulation.kv_blocks import Block
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """τ = a + n/R + Σ q·n·(context + n/2), seconds. Defaults: measured on a CPU engine with a tiny model."""
+
+    base_s: float = 0.003
+    tokens_per_s: float = 27_800.0
+    per_token_context_s: float = 54e-9
+
+    def chunk_s(self, tokens: int, context: int) -> float:
+        """Return what one request's tokens add to a step."""
+        return tokens / self.tokens_per_s + self.per_token_context_s * tokens * (context + tokens / 2)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFlags:
+    """vLLM's own flags. batches_in_flight: 1 is synchronous scheduling, 2 is asynchronous.
+
+    kv_blocks counts the null block too, as `--num-gpu-blocks-override` does. watermark: the share of all blocks that
+    an admission leaves free. max_num_active_seqs: None is max_num_seqs.
+    """
+
+    max_num_batched_tokens: int = 2048
+    long_prefill_token_threshold: int = 640
+    max_num_seqs: int = 128
+    kv_blocks: int = 65_536
+    block_tokens: int = 16
+    priority_scheduling: bool = True
+    batches_in_flight: int = 1
+    prefix_caching: bool = False
+    watermark: float = 0.0
+    max_num_active_seqs: int | None = None
+
+
+@dataclass(eq=False, slots=True)
+class EngineRequest:
+    """One request inside the engine.
+
+    Its first prefix_tokens tokens (fewer than the prompt's) are those of every request with the same prefix; all others
+    are its own. computed: tokens scheduled so far. sampled: output tokens scheduled so far; delivered: those whose step
+    has ended. in_flight: its steps that have not ended; stale: those of them scheduled before a preemption.
+    cached_tokens: found in the prefix cache, over all its admissions.
+    """
+
+    id: int
+    prompt_tokens: int
+    output_tokens: int
+    priority: int = 0
+    prefix: int = 0
+    prefix_tokens: int = 0
+    arrived: int = 0
+    computed: int = 0
+    sampled: int = 0
+    delivered: int = 0
+    in_flight: int = 0
+    stale: int = 0
+    preemptions: int = 0
+    cached_tokens: int = 0
+    blocks: list[Block] = field(default_factory=list)
+    blocks_hashed: int = 0
+
+    @property
+    def rest(self) -> int:
+        """Tokens that it still has to compute before it can sample its next output token."""
+        return self.prompt_tokens + self.sampled - self.computed
+
+    @property
+    def known_tokens(self) -> int:
+        """Prompt and the output that has come back: what may be looked up and cached by its hash."""
+        return self.prompt_tokens + self.delivered
+
+    @property
+    def complete(self) -> bool:
+        """Its last token is scheduled: it only waits for that step to end."""
+        return self.sampled >= self.output_tokens
+
+    def block_hash(self, index: int, block_tokens: int) -> tuple[str, int, int]:
+        """Return the identity of a full block: shared where it lies wholly in the prefix, else this request's own."""
+        if (index + 1) * block_tokens <= self.prefix_tokens:
+            return "prefix", self.prefix, index
+        return "own", self.id, index
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One scheduled step: tokens by request id, in the order given out; who gets a first token and who ends by it."""
+
+    tokens: dict[int, int]
+    duration_s: float
+    first_tokens: tuple[int, ...]
+    ended: tuple[int, ...]

@@ -1,0 +1,188 @@
+"""An engine in virtual time: vLLM's V1 scheduler, step by step, and how long each step takes.
+
+Owns which request gets how many tokens in which step. The order is vLLM 0.32's for text: running requests first, in
+order of admission, each min(rest, threshold, budget), preempting the last or least urgent where KV runs out; then,
+unless somebody was preempted, the waiting ones by (priority, arrival) or by arrival, until the budget, the requests or
+the KV blocks are used up. Not modelled: speculation, images, LoRA, KV connectors, chunked prefill switched off, and the
+context's length, which the API server guards. Reads no clock.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from dataclasses import dataclass, field
+from math import ceil
+
+from bench.simulation.kv_blocks import KvBlocks
+from bench.simulation.steps import EngineFlags, EngineRequest, Step, StepTime
+
+
+def _urgency(request: EngineRequest) -> tuple[int, int]:
+    return request.priority, request.arrived
+
+
+@dataclass(slots=True)
+class VirtualEngine:
+    """The scheduler's state. Whoever calls `add` and `abort` does so between two calls of `schedule`, as vLLM does."""
+
+    flags: EngineFlags = field(default_factory=EngineFlags)
+    step_time: StepTime = field(default_factory=StepTime)
+    running: list[EngineRequest] = field(default_factory=list)
+    waiting: list[EngineRequest] = field(default_factory=list)
+    arrivals: int = 0
+    _requests: dict[int, EngineRequest] = field(default_factory=dict)
+    _kv: KvBlocks = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._kv = KvBlocks(self.flags.kv_blocks)
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._requests)
+
+    @property
+    def blocks_used(self) -> int:
+        return self.flags.kv_blocks - 1 - self._kv.free
+
+    def add(self, request: EngineRequest) -> None:
+        self.arrivals += 1
+        request.arrived = self.arrivals
+        self._requests[request.id] = request
+        if self.flags.priority_scheduling:
+            insort(self.waiting, request, key=_urgency)
+        else:
+            self.waiting.append(request)
+
+    def abort(self, request_id: int) -> None:
+        """Forget a request, wherever it is. Nothing happens where it has ended."""
+        request = self._requests.pop(request_id, None)
+        if request is None:
+            return
+        (self.running if request in self.running else self.waiting).remove(request)
+        self._free(request)
+
+    def schedule(self) -> Step:
+        """Give out one step's tokens. An empty step has no tokens and takes no time. `end` must follow each step."""
+        threshold = self.flags.long_prefill_token_threshold if len(self.running) + len(self.waiting) > 1 else 0
+        chunk = threshold or self.flags.max_num_batched_tokens
+        tokens: dict[int, int] = {}
+        budget, preempted = self._schedule_running(tokens, chunk)
+        if not preempted:
+            self._admit(tokens, chunk, budget)
+        return self._step(tokens)
+
+    def end(self, step: Step) -> None:
+        """Deliver a step's output tokens and take out the requests that it completed; called when the step has run."""
+        for request_id in step.tokens:
+            request = self._requests.get(request_id)
+            if request is None:
+                continue
+            request.in_flight -= 1
+            is_stale = request.stale > 0
+            request.stale -= is_stale
+            request.delivered = (
+                request.sampled if not request.in_flight else min(request.sampled, request.delivered + 1)
+            )
+            if not is_stale:
+                self._name_blocks(request, request.computed - (request.sampled - request.delivered))
+        for request_id in step.ended:
+            self.abort(request_id)
+
+    def _schedule_running(self, tokens: dict[int, int], chunk: int) -> tuple[int, bool]:
+        budget, index, preempted = self.flags.max_num_batched_tokens, 0, False
+        while index < len(self.running) and budget:
+            request = self.running[index]
+            count = 0 if request.complete else min(request.rest, chunk, budget)
+            if not count:
+                index += 1
+                continue
+            while self._missing(request, count) > self._kv.free:
+                victim = max(self.running, key=_urgency) if self.flags.priority_scheduling else self.running[-1]
+                position = self.running.index(victim)
+                index -= position < index
+                budget += tokens.pop(victim.id, 0)
+                self._preempt(position)
+                preempted = True
+                if victim is request:
+                    return budget, preempted
+            self._allocate(request, count)
+            tokens[request.id] = count
+            budget -= count
+            index += 1
+        return budget, preempted
+
+    def _admit(self, tokens: dict[int, int], chunk: int, budget: int) -> None:
+        flags = self.flags
+        active_max = flags.max_num_seqs if flags.max_num_active_seqs is None else flags.max_num_active_seqs
+        skipped = 0
+        while budget and skipped < len(self.waiting) and len(self.running) < active_max:
+            request = self.waiting[skipped]
+            if request.stale:  # its output from before the preemption has yet to come back
+                skipped += 1
+                continue
+            found = self._kv.find(self._hashes(request)) if flags.prefix_caching else []
+            watermark = int(flags.watermark * flags.kv_blocks) if self.running else 0
+            missing = ceil(request.known_tokens / flags.block_tokens) - len(found)
+            if missing + sum(not block.references for block in found) + watermark > self._kv.free:
+                break
+            self._kv.hold(found)
+            request.blocks = found
+            request.blocks_hashed = len(found)
+            request.computed = len(found) * flags.block_tokens
+            request.cached_tokens += request.computed
+            count = min(request.rest, chunk, budget)
+            self._allocate(request, count)
+            tokens[request.id] = count
+            budget -= count
+            self.running.append(self.waiting.pop(skipped))
+
+    def _step(self, tokens: dict[int, int]) -> Step:
+        duration_s = self.step_time.base_s if tokens else 0.0
+        first_tokens, ended = [], []
+        for request_id, count in tokens.items():
+            request = self._requests[request_id]
+            duration_s += self.step_time.chunk_s(count, request.computed)
+            request.computed += count
+            request.in_flight += 1
+            if request.rest:
+                continue
+            if not request.sampled:
+                first_tokens.append(request.id)
+            request.sampled += 1
+            if request.complete:
+                ended.append(request.id)
+        return Step(tokens, duration_s, tuple(first_tokens), tuple(ended))
+
+    def _preempt(self, position: int) -> None:
+        request = self.running.pop(position)
+        self._free(request)
+        request.computed = 0
+        request.stale = request.in_flight
+        request.preemptions += 1
+        if self.flags.priority_scheduling:
+            insort(self.waiting, request, key=_urgency)
+        else:
+            self.waiting.insert(0, request)
+
+    def _missing(self, request: EngineRequest, count: int) -> int:
+        return ceil((request.computed + count) / self.flags.block_tokens) - len(request.blocks)
+
+    def _allocate(self, request: EngineRequest, count: int) -> None:
+        request.blocks += self._kv.take(max(0, self._missing(request, count)))
+        self._name_blocks(request, min(request.computed + count, request.known_tokens))
+
+    def _name_blocks(self, request: EngineRequest, tokens: int) -> None:
+        if not self.flags.prefix_caching:
+            return
+        for index in range(request.blocks_hashed, tokens // self.flags.block_tokens):
+            self._kv.name(request.blocks[index], request.block_hash(index, self.flags.block_tokens))
+            request.blocks_hashed = index + 1
+
+    def _hashes(self, request: EngineRequest) -> list[tuple[str, int, int]]:
+        whole = (request.known_tokens - 1) // self.flags.block_tokens  # the last token is always computed
+        return [request.block_hash(index, self.flags.block_tokens) for index in range(whole)]
+
+    def _free(self, request: EngineRequest) -> None:
+        self._kv.release(request.blocks)
+        request.blocks = []
+        request.blocks_hashed = 0

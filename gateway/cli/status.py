@@ -1,0 +1,114 @@
+"""`gateway status`: the lines and engines of a running gateway, as tables.
+
+Owns the asking and the printing. What is shown is `/api/state` of the ops port.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import sys
+import time
+import urllib.request
+from typing import TYPE_CHECKING, Any
+
+from gateway.cli.table import Cell, table
+from gateway.strict_yaml import ConfigError
+
+if TYPE_CHECKING:
+    from gateway.cli.commands import Commands
+
+EVERY_S = 2.0
+ANSWER_S_MAX = 5.0
+_CLEAR = "\x1b[H\x1b[2J"
+_EXAMPLE = """\
+examples:
+  gateway status
+  gateway status --url http://127.0.0.1:9090 --watch
+"""
+
+
+def register(commands: Commands) -> None:
+    parser = commands.add_parser(
+        "status",
+        help="show the lines and engines of a running gateway",
+        epilog=_EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--url", default="http://127.0.0.1:9090", metavar="OPS_URL", help="default: %(default)s")
+    parser.add_argument("--watch", action="store_true", help="show it anew until interrupted")
+    parser.set_defaults(run=_status)
+
+
+def _status(options: argparse.Namespace) -> int:
+    if not options.url.startswith(("http://", "https://")):
+        raise ConfigError("--url", "", "is no http:// or https:// address", "Give that of the ops port")
+    try:
+        shown = _shown(options.url)
+        while options.watch:
+            print(_CLEAR + shown, flush=True)
+            time.sleep(EVERY_S)
+            shown = _shown(options.url)
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        sys.stderr.write(f"error: no state from {options.url}: {error}. Is the gateway running there?\n")
+        return 1
+    except KeyboardInterrupt:
+        return 0
+    print(shown)
+    return 0
+
+
+def _shown(url: str) -> str:
+    with urllib.request.urlopen(f"{url.rstrip('/')}/api/state", timeout=ANSWER_S_MAX) as answer:  # noqa: S310 - http(s) alone
+        return render(json.load(answer))
+
+
+def render(state: dict[str, Any]) -> str:
+    """Write `/api/state` as text."""
+    ready = "ready" if state["ready"] else "not ready"
+    head = f"policy {state['policy']['name']}, {state['stage']}, {ready}, {state['serving']} requests open"
+    pools = state["pools"].items()
+    lines = [
+        [
+            line["service_class"],
+            line["length_class"],
+            pool,
+            line["requests"],
+            line["prompt_tokens"],
+            round(line["oldest_age_s"], 1),
+            line["wait_s_max"],
+        ]
+        for pool, each in pools
+        for line in each["lines"]
+    ]
+    engines = [_engine(name, pool, engine) for pool, each in pools for name, engine in each["engines"].items()]
+    ends = [[kind[:-1], name, count] for kind, counts in state["totals"].items() for name, count in counts.items()]
+    return "\n\n".join(
+        [
+            head,
+            table(["class", "length", "pool", "waiting", "tokens", "oldest s", "limit s"], lines),
+            table(
+                ["engine", "pool", "state", "running", "long prefills", "short tokens", "slots", "KV tokens"], engines
+            ),
+            table(["ended by", "how", "count"], ends),
+        ]
+    )
+
+
+def _engine(name: str, pool: str, engine: dict[str, Any]) -> list[Cell]:
+    used, caps = engine["used"], engine["budgets"]
+    return [
+        name,
+        pool,
+        engine["state"],
+        sum(each["requests"] for each in used["running"]),
+        _of(used["long_prefills"], caps.get("long_prefills")),
+        _of(used["prefill_tokens"]["short"], caps.get("short_prefill_tokens")),
+        _of(used["slots"], caps.get("slots")),
+        _of(used["kv_reserved_tokens"], caps.get("kv_tokens")),
+    ]
+
+
+def _of(used: int, cap: int | None) -> str:
+    return str(used) if cap is None else f"{used} of {cap}"

@@ -1,0 +1,106 @@
+"""What a promise rests on, and which of it does not hold: one sentence for each, or None.
+
+Owns the premises of docs/admission.md as conditions on a plan and an engine. Computes no bound, proposes no change.
+"""
+
+from __future__ import annotations
+
+from gateway.core.ledger import kv_reserves
+from gateway.core.plan import AdmissionKind, KvBudget, OrderKind, Plan
+from gateway.core.types import EngineLimits, LengthClass
+
+
+def entry_unmet(  # noqa: PLR0911 - one return a premise
+    plan: Plan, limits: EngineLimits, *, orders_by_priority: bool | None
+) -> str | None:
+    """Return why a short prompt may need more than the next step, None where it does not."""
+    admission, threshold, short_max = plan.admission, limits.long_prefill_token_threshold, plan.short_prompt_tokens_max
+    if admission.kind is not AdmissionKind.TOKEN_BUDGET:
+        return f"admission.kind {admission.kind} keeps no step tokens for short prompts"
+    longs, shorts = admission.long_prefills_max, admission.short_prefill_tokens_max
+    assert longs is not None
+    assert shorts is not None
+    if threshold is None or limits.max_num_batched_tokens is None or limits.max_num_seqs is None:
+        return "the engine's threshold, step tokens or sequences are not known"
+    if threshold == 0:
+        return "the engine has no threshold: one long prompt fills every step"
+    if threshold < short_max:
+        return f"the threshold ({threshold}) cuts short prompts of up to {short_max} tokens"
+    if shorts < short_max:
+        return f"short_prefill_tokens_max ({shorts}) is below one short prompt ({short_max})"
+    needed = longs * threshold + decodes(plan, limits) + shorts
+    if needed > limits.max_num_batched_tokens:
+        return f"a step needs {needed} tokens and has {limits.max_num_batched_tokens}"
+    if orders_by_priority is False and limits.kv_tokens is None:
+        return "priority is not effective and the KV cache is not known: a long prompt may block the engine's line"
+    return None
+
+
+def lane_unmet(  # noqa: PLR0911 - one return a premise
+    plan: Plan, limits: EngineLimits, length_class: LengthClass, context_tokens: int
+) -> str | None:
+    """Return why one length class can be kept from proceeding by the other, None where it cannot."""
+    slots = plan.admission.slots
+    assert slots is not None
+    assert limits.max_num_seqs is not None
+    if slots.short_reserve + slots.long_reserve > decodes(plan, limits):
+        return "the slot reserves are more than the sequences there are"
+    if _slots_kept(plan, length_class) == 0:
+        return f"no sequences are kept for {length_class} prompts (slots.{length_class}_reserve is 0)"
+    if limits.kv_tokens is None:
+        return None
+    if _kv_for_all_slots(plan, limits, context_tokens):
+        return None
+    kept = kv_reserves(plan.admission, limits.kv_tokens)
+    if kept.short_reserve_tokens + kept.long_reserve_tokens > limits.kv_tokens:
+        return "the KV reserves are more than the engine holds"
+    need = kv_of_one(plan, limits, length_class, context_tokens)
+    if _kv_kept(kept, length_class) < need:
+        return f"the KV kept for {length_class} prompts is less than one request needs ({need} tokens)"
+    return None
+
+
+def decodes(plan: Plan, limits: EngineLimits) -> int:
+    """D: sequences that may decode at once."""
+    assert plan.admission.slots is not None
+    return min(plan.admission.slots.total, limits.max_num_seqs or plan.admission.slots.total)
+
+
+def sequences_kept(plan: Plan, limits: EngineLimits, length_class: LengthClass, context_tokens: int) -> int:
+    """Count the requests of one sequence that a length class has under way at least, before it waits for a sequence
+    or for KV; `lane_unmet` holds of neither.
+    """
+    kept = _slots_kept(plan, length_class)
+    if limits.kv_tokens is None or _kv_for_all_slots(plan, limits, context_tokens):
+        return kept
+    kv = _kv_kept(kv_reserves(plan.admission, limits.kv_tokens), length_class)
+    return min(kept, kv // kv_of_one(plan, limits, length_class, context_tokens))
+
+
+def kv_of_one(plan: Plan, limits: EngineLimits, length_class: LengthClass, context_tokens: int) -> int:
+    """Return the KV tokens of the largest request of one sequence, in whole blocks."""
+    outputs = max(each.output_tokens_max or context_tokens for each in plan.classes.values())
+    prompt = min(context_tokens, plan.short_prompt_tokens_max) if length_class is LengthClass.SHORT else context_tokens
+    return -(-min(context_tokens, prompt + outputs) // limits.kv_block_tokens) * limits.kv_block_tokens
+
+
+def unordered(plan: Plan) -> str | None:
+    """Return why the order gives a flow no share of its own, None where it does."""
+    if plan.order is OrderKind.WEIGHTED_FAIR:
+        return None
+    return f"order {plan.order} gives no class a share of its own: others can always go first"
+
+
+def _slots_kept(plan: Plan, length_class: LengthClass) -> int:
+    slots = plan.admission.slots
+    assert slots is not None
+    return slots.short_reserve if length_class is LengthClass.SHORT else slots.long_reserve
+
+
+def _kv_kept(kv: KvBudget, length_class: LengthClass) -> int:
+    return kv.short_reserve_tokens if length_class is LengthClass.SHORT else kv.long_reserve_tokens
+
+
+def _kv_for_all_slots(plan: Plan, limits: EngineLimits, context_tokens: int) -> bool:
+    assert limits.kv_tokens is not None
+    return decodes(plan, limits) * kv_of_one(plan, limits, LengthClass.LONG, context_tokens) <= limits.kv_tokens

@@ -1,0 +1,58 @@
+"""A local count that is held against the engine's usage, and given up where it drifts.
+
+Owns the judgement over the last answers and the change to the engine's own count. A pool whose engine was given another
+template or model revision than the gateway's files is told from one odd answer. The change is for good: files that are
+not the engine's do not become so again by themselves. Answers are compared on the event loop, one at a time.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from collections.abc import Callable
+
+from gateway.counting.counter import Count, CountingMethod, TokenCounter
+from gateway.wire.requests import Call
+
+TOLERANCE = 0.01
+ANSWERS_MIN = 16
+ANSWERS_MAX = 64
+
+
+class WatchedCounter:
+    """A TokenCounter that counts by `local` until that has drifted from the engine, then by `engine`.
+
+    has_drifted: whether it has. drifted: called once, with the mean error of the last answers.
+    """
+
+    def __init__(self, local: TokenCounter, engine: TokenCounter, drifted: Callable[[float], None]) -> None:
+        self.local = local
+        self.engine = engine
+        self._drifted = drifted
+        self._errors: deque[float] = deque(maxlen=ANSWERS_MAX)
+        self.has_drifted = False
+
+    @property
+    def method(self) -> CountingMethod:
+        return self._counter.method
+
+    async def count(self, call: Call, *, context_tokens: int | None = None) -> Count:
+        """The count of the counter in force. Raises what that raises."""
+        return await self._counter.count(call, context_tokens=context_tokens)
+
+    async def prompt_ids(self, call: Call) -> array[int] | None:
+        return await self._counter.prompt_ids(call)
+
+    def learn(self, count: Count, engine_tokens: int) -> None:
+        """Take in one answer's usage. Estimates are no drift: they never claimed to be exact."""
+        if self.has_drifted or count.method is not CountingMethod.LOCAL or not count.is_comparable:
+            return
+        self._errors.append(abs(count.prompt_tokens / engine_tokens - 1))
+        mean = sum(self._errors) / len(self._errors)
+        if len(self._errors) >= ANSWERS_MIN and mean > TOLERANCE:
+            self.has_drifted = True
+            self._drifted(mean)
+
+    @property
+    def _counter(self) -> TokenCounter:
+        return self.engine if self.has_drifted else self.local

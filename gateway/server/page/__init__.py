@@ -1,0 +1,1 @@
+"""The status page: one file that needs nothing else."""

@@ -1,0 +1,147 @@
+"""Long prompts in parts before the real engine: the caller's answer is the one it would have had, shorts go between."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+
+import pytest
+from test_gateway_on_vllm import engine_gauge, idle, patient_clients  # noqa: F401 - a fixture of these tests too
+
+from gateway.core.plan import LongPrefill, LongPrefillMode, SlotBudget
+from gateway.testing import raw_client
+from gateway.testing.builders import a_class, a_plan, an_admission
+from gateway.testing.harness import running
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(300, func_only=True)]
+
+LONG_WORDS = 1500
+SLICED = LongPrefill(LongPrefillMode.SLICED, slice_s=0.15, hold_max_s=None, recalls_max=8)
+RECALLED = replace(SLICED, mode=LongPrefillMode.RECALLED)
+
+
+@pytest.fixture(scope="session")
+def caching(engine_factory):
+    """What vLLM is by default: prefix caching, no threshold, fcfs."""
+    return engine_factory(scheduling_policy="fcfs", long_prefill_token_threshold=0, enable_prefix_caching=True)
+
+
+def before(folder, engine, way):
+    """A gateway that divides long prompts; its step model starts as the real engine's roughly is."""
+    plan = a_plan(
+        a_class("interactive", wait_s_max=(60, 120)),
+        a_class("batch", rank=1, weight=1, wait_s_max=(60, 120)),
+        admission=an_admission(slots=SlotBudget(64, 16, 16), long_prefill=way),
+    )
+    limits = {"max_num_batched_tokens": 2048, "max_num_seqs": 128}
+    pools = {"chat": {"models": [engine.model], "tokenizer": {"kind": "local", "path": str(engine.tokenizer_path)}}}
+    members = {"scheduling": "fcfs", "calibration": "probe", "limits": limits}
+    return running(folder, engine.base_url, plan=plan, engine=members, pools=pools)
+
+
+async def calibrated(gateway):
+    await gateway.until(lambda: gateway.gateway.rooms.gates["chat"].step_models()["a"].fitted)
+
+
+def text(salt):
+    return " ".join(f"{salt}-{word} step" for word in range(LONG_WORDS))
+
+
+def bodies(engine, salt):
+    shared = {"model": engine.model, "max_tokens": 12, "temperature": 0}
+    yield "/v1/chat/completions", {"messages": [{"role": "user", "content": text(salt)}], **shared}
+    yield "/v1/completions", {"prompt": text(salt + 1), **shared}
+    yield "/v1/completions", {"prompt": text(salt + 2), "stream": True, **shared}
+
+
+def words(answer):
+    """The text of an answer, whole or streamed."""
+    if answer.header("content-type").startswith("application/json"):
+        (choice,) = json.loads(answer.body)["choices"]
+        return choice.get("text") or choice["message"]["content"]
+    events = [line[6:] for line in answer.body.decode().splitlines() if line.startswith("data: {")]
+    return "".join(choice["text"] for event in events for choice in json.loads(event)["choices"])
+
+
+async def test_a_sliced_prompt_is_answered_as_the_engine_answers_it_whole(caching, tmp_path):
+    await idle(caching)
+    async with before(tmp_path, caching, SLICED) as gateway:
+        await calibrated(gateway)
+        for path, body in bodies(caching, 10):
+            sliced = await gateway.ask(path, body)
+            whole = await raw_client.request(caching.port, path, body)
+            assert (sliced.status, words(sliced)) == (200, words(whole))
+        assert await gateway.metric("gateway_slices_total", result="computed") >= 3
+        assert await gateway.metric("gateway_slices_total", result="failed") == 0
+        assert await gateway.metric("gateway_requests_total", outcome="completed") == 3
+
+
+async def test_shorts_are_served_while_a_long_prompt_is_put_aside(caching, tmp_path):
+    await idle(caching)
+    order = []
+
+    async def ask(gateway, name, words_):
+        body = {"model": caching.model, "max_tokens": 1, "prompt": words_, "temperature": 0}
+        assert (await gateway.ask("/v1/completions", body)).status == 200
+        order.append(name)
+
+    async with before(tmp_path, caching, SLICED) as gateway:
+        await calibrated(gateway)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(ask(gateway, "long", text(20)))
+            await gateway.until(lambda: any(exchange.sliced for exchange in gateway.exchanges))
+            for salt in range(3):
+                group.create_task(ask(gateway, "short", f"{salt} a few words"))
+    assert order == ["short", "short", "short", "long"]
+
+
+async def test_a_recalled_prompt_is_answered_as_if_it_had_never_left(caching, tmp_path):
+    await idle(caching)
+    (path, body), *_ = bodies(caching, 30)
+    async with before(tmp_path, caching, RECALLED) as gateway:
+        await calibrated(gateway)
+        async with asyncio.TaskGroup() as group:
+            asked = group.create_task(gateway.ask(path, body))
+            await gateway.until(lambda: any(exchange.engine for exchange in gateway.exchanges))
+            short = {"model": caching.model, "prompt": "a few words", "max_tokens": 1}
+            group.create_task(gateway.ask("/v1/completions", short))
+        whole = await raw_client.request(caching.port, path, body)
+        assert (asked.result().status, words(asked.result())) == (200, words(whole))
+        assert await gateway.metric("gateway_recalls_total") >= 1
+
+
+async def test_a_caller_that_leaves_takes_its_slice_along(caching, tmp_path):
+    await idle(caching)
+    async with before(tmp_path, caching, SLICED) as gateway:
+        await calibrated(gateway)
+        async with gateway.client() as client:
+            (path, body), *_ = bodies(caching, 40)
+            await client.post(path, body)
+            await gateway.until(lambda: any(exchange.sliced for exchange in gateway.exchanges))
+            client.reset()
+        await gateway.until_metric("gateway_requests_total", 1, outcome="client_gone")
+        await idle(caching)
+        assert await gateway.metric("gateway_long_prefills") == 0
+        assert await engine_gauge(caching, "vllm:num_requests_running") == 0
+
+
+async def test_what_the_engine_refuses_is_refused_in_its_own_words(caching, tmp_path):
+    await idle(caching)
+    (path, body), *_ = bodies(caching, 50)
+    body["temperature"] = -5
+    async with before(tmp_path, caching, SLICED) as gateway:
+        await calibrated(gateway)
+        refused = await gateway.ask(path, body)
+        whole = await raw_client.request(caching.port, path, body)
+        assert (refused.status, refused.body) == (whole.status, whole.body) == (400, whole.body)
+
+
+async def test_without_prefix_caching_the_engine_gets_long_prompts_whole(engine, tmp_path):
+    await idle(engine)
+    async with before(tmp_path, engine, SLICED) as gateway:
+        await calibrated(gateway)
+        for salt in range(60, 64):
+            prompt = {"model": engine.model, "prompt": text(salt), "max_tokens": 1}
+            assert (await gateway.ask("/v1/completions", prompt)).status == 200
+        assert await gateway.metric("gateway_slices_total", result="fallback") >= 1

@@ -1,0 +1,65 @@
+"""What the status page and `gateway status` show, from a gateway that serves."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+import sys
+
+from gateway.testing import answers
+from gateway.testing.harness import BATCH_KEY, running
+from gateway.testing.scripted_engine import ScriptedEngine
+
+
+async def test_the_page_is_one_file_that_asks_nobody_else(tmp_path):
+    async with ScriptedEngine() as engine, running(tmp_path, engine) as gateway:
+        page = await gateway.ops("/")
+    text = page.body.decode()
+    assert page.header("content-type") == "text/html; charset=utf-8"
+    assert "connect-src 'self'" in page.header("content-security-policy")
+    assert not re.search(r"(?:src|href)=|@import|url\(", text)
+    assert set(re.findall(r"https?://[^\s\"]+", text)) == {"http://www.w3.org/2000/svg"}
+    assert "innerHTML" not in text
+
+
+async def test_the_state_counts_ends_and_refusals(tmp_path):
+    async with ScriptedEngine(answers.completion()) as engine, running(tmp_path, engine) as gateway:
+        await gateway.chat()
+        await gateway.chat(key=BATCH_KEY, model=7)
+        totals = (await gateway.ops("/api/state")).json()["totals"]
+    assert totals["outcomes"] == {
+        **dict.fromkeys(("expired", "client_gone", "engine_error", "timed_out"), 0),
+        "completed": 1,
+        "refused": 1,
+    }
+    assert totals["refusals"] == {"bad_request": 1}
+
+
+async def status(port):
+    child = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "gateway", "status", "--url", f"http://127.0.0.1:{port}"),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, error = await child.communicate()
+    return child.returncode, out.decode(), error.decode()
+
+
+async def test_the_command_shows_lines_engines_and_ends(tmp_path):
+    async with ScriptedEngine(answers.completion()) as engine, running(tmp_path, engine) as gateway:
+        await gateway.chat()
+        code, out, _ = await status(gateway.ops_port)
+    assert code == 0
+    assert out.startswith("policy a-plan, serving, ready")
+    assert re.search(r"^interactive +short +chat +0 +0 +0 +2$", out, re.MULTILINE)
+    assert re.search(r"^a +chat +up +0 +0 of 1 ", out, re.MULTILINE)
+    assert re.search(r"^outcome +completed +1$", out, re.MULTILINE)
+
+
+async def test_where_no_gateway_is_the_command_says_so():
+    with socket.socket() as place:
+        place.bind(("127.0.0.1", 0))
+        code, _, error = await status(place.getsockname()[1])
+    assert code == 1
+    assert error.startswith("error: no state from")
