@@ -197,15 +197,6 @@ def test_a_refund_into_a_lane_that_a_reload_took_away_changes_nothing():
 # ── several engines, and engines that go ──
 
 
-def test_an_engine_that_a_reload_brings_gets_nothing_before_it_is_said_to_be_up():
-    line = Line(one_at_a_time(a_class()))
-    waiting = line.offer()
-    line.admission.reconfigure(line.plan, [an_engine("a"), an_engine("b")], line.now)
-    assert waiting.state is TicketState.WAITING
-    line.admission.set_up("b", up=True, now=line.now)
-    assert waiting.engine == "b"
-
-
 def test_an_engine_that_is_named_again_before_it_was_idle_goes_on_as_it_was():
     line = Line(one_at_a_time(a_class()))
     line.admission.reconfigure(line.plan, [an_engine("b")], line.now)
