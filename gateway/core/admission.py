@@ -41,7 +41,7 @@ from gateway.core.ticket import (
     Ticket,
     TicketState,
 )
-from gateway.core.types import EngineLoad, EngineSpec, LengthClass, LineSnapshot, Outcome, Refusal, Snapshot
+from gateway.core.types import EngineLoad, EngineSpec, LengthClass, LineSnapshot, Outcome, Refusal, Resource, Snapshot
 from gateway.core.waiting import Waiting
 
 _CUT = frozenset({Outcome.CLIENT_GONE, Outcome.TIMED_OUT})
@@ -247,7 +247,7 @@ class Admission:
         assignment = ticket.assignment
         while (full := self._waiting.over_bound(assignment)) is not None:
             gives_way = ticket
-            if assignment.class_plan.queue.newest_first_in_overload:
+            if assignment.class_plan.queue.newest_first_in_overload and full.resource is Resource.REQUESTS:
                 oldest = self._lane(ticket).oldest_of_flow(ticket)
                 gives_way = oldest if is_half_late(oldest, now) else ticket
             events.append(self._refuse(gives_way, full, now))

@@ -25,6 +25,7 @@ from gateway.testing.builders import a_class, a_plan, an_admission, an_assignmen
 
 HOLD_S = 2.0
 RECALLS = 1
+PAUSE_S = 0.25
 ENGINES = ("a", "b")
 
 ways = st.builds(
@@ -46,6 +47,7 @@ class PartsMachine(RuleBasedStateMachine):
         self.reached: dict[int, int] = {}
         self.aside_since: dict[int, float] = {}
         self.recalls: dict[int, int] = {}
+        self.paused_until: dict[str, float] = {}
 
     @initialize(way=ways, longs=st.integers(1, 2), engines=st.integers(1, 2))
     def start(self, way, longs, engines):
@@ -103,7 +105,8 @@ class PartsMachine(RuleBasedStateMachine):
     def engine_has_no_room(self, data):
         ticket = self.live[data.draw(st.sampled_from(sorted(self.answerable())))]
         self.forget(ticket)
-        self.follow(self.admission.requeue(ticket, self.now, 0.25))
+        self.paused_until[ticket.engine] = self.now + PAUSE_S
+        self.follow(self.admission.requeue(ticket, self.now, PAUSE_S))
 
     @rule(seconds=st.sampled_from([0.01, 0.3, 2.5]))
     def time_passes(self, seconds):
@@ -129,6 +132,7 @@ class PartsMachine(RuleBasedStateMachine):
                 case Proceed(prefix_tokens=prefix):
                     assert ticket.id in self.divided, "only what is divided and has no first token goes in parts"
                     assert ticket.id not in self.out, "one part at a time"
+                    assert self.paused_until.get(ticket.engine, 0.0) <= self.now, "none to an engine without room"
                     assert not [other for other in self.out if self.live[other].engine == ticket.engine]
                     if prefix is not None:
                         assert self.reached[ticket.id] < prefix < ticket.assignment.prompt_tokens
@@ -152,10 +156,11 @@ class PartsMachine(RuleBasedStateMachine):
             return
         for number, since in self.aside_since.items():
             engine = self.live[number].engine
-            if any(self.live[other].engine == engine for other in self.out):
+            is_taken = any(self.live[other].engine == engine for other in self.out)
+            if is_taken or self.paused_until.get(engine, 0.0) > self.now:
                 continue
             assert self.shorts_wait(engine)
-            assert self.now - since <= HOLD_S + 1e-6
+            assert self.now - since <= HOLD_S + PAUSE_S + 1e-6
 
     @invariant()
     def charges_are_what_runs(self):

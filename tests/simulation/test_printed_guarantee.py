@@ -24,9 +24,9 @@ from scenarios import (
     mixed_callers,
     short_first,
 )
-from virtual_engine import StepTime
 from virtual_pool import START, Caller, VirtualPool
 
+from bench.simulation.steps import StepTime
 from gateway.core.guarantee import Guarantee, LongRate, ShortEntry, Wait, guarantee
 from gateway.core.plan import Plan
 from gateway.core.steptime import StepModel
