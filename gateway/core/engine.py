@@ -228,8 +228,8 @@ class Engine:
         self.ledger.release_prefill(ticket)
         self._due.discard(ticket)
         if self.courses.answered(ticket, self.fit.model, now):
-            return
-        if ticket.assignment.stream:
+            engine_ttft_s = ticket.prefill_s  # of its parts, without the holds between them
+        elif ticket.assignment.stream:
             length_class = ticket.assignment.length_class
             self._ratios[length_class].add(engine_ttft_s / ticket.prefill_s)
             if length_class is LengthClass.SHORT:

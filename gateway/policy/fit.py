@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gateway.core.plan import AdmissionKind, AdmissionPlan, OrderKind, Plan
+from gateway.core.plan import AdmissionKind, AdmissionPlan, LongPrefillMode, OrderKind, Plan
 from gateway.core.types import EngineLimits
 
 
@@ -80,7 +80,12 @@ def _slots(admission: AdmissionPlan, limits: EngineLimits) -> Iterator[Finding]:
 
 def _step(plan: Plan, limits: EngineLimits) -> Iterator[Finding]:
     threshold, step_tokens = limits.long_prefill_token_threshold, limits.max_num_batched_tokens
-    short_max = plan.short_prompt_tokens_max
+    short_max, parts = plan.short_prompt_tokens_max, plan.admission.long_prefill
+    if not threshold and parts is not None and parts.mode is LongPrefillMode.SLICED:
+        yield _note(
+            f"long prompts are sent in slices: a short prompt waits for one of about {parts.slice_s:g} s at most"
+        )
+        return
     if threshold is None:
         yield _warning(
             "long_prefill_token_threshold is not stated: whether short prompts enter the next step is not known"

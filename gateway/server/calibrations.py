@@ -78,7 +78,11 @@ async def step_model_of(engine: Engine, watch: EngineWatch, now: Callable[[], fl
 
 
 def _is_free(gate: Gate, engine: str) -> Callable[[], bool]:
-    return lambda: not any(gate.snapshot().engines[engine].running.values())
+    def is_free() -> bool:
+        ledger = gate.snapshot().engines.get(engine)  # none: it has left the configuration
+        return ledger is not None and not any(ledger.running.values())
+
+    return is_free
 
 
 def _learning(gate: Gate, engine: str) -> Callable[[Sequence[PrefillSample]], StepModel]:

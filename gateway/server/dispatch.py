@@ -85,14 +85,18 @@ async def _try_engine(rooms: Rooms, lease: Lease, admitted: Admitted) -> Outcome
             *_priority_header(watch, lease, COMPLETIONS),
         ]
         watch.dispatched()
-        computed = await send_slice(
-            rooms.upstream,
-            watch.target,
-            admitted.prompt,
-            tokens,
-            headers=headers,
-            priority_in_body=_priority_in_body(watch, lease, COMPLETIONS),
-        )
+        computed = None
+        try:
+            computed = await send_slice(
+                rooms.upstream,
+                watch.target,
+                admitted.prompt,
+                tokens,
+                headers=headers,
+                priority_in_body=_priority_in_body(watch, lease, COMPLETIONS),
+            )
+        except EngineFailure as failure:  # the caller's own request says what it comes to
+            _tell_health(watch, failure, lease)
         lease.slice_ended(
             computed=computed is not None, cached_tokens=None if computed is None else computed.cached_tokens
         )
@@ -125,11 +129,15 @@ async def _send_request(rooms: Rooms, lease: Lease, admitted: Admitted) -> Outco
                 watch.failed()
             return outcome
     except EngineFailure as failure:
-        if failure.reason is Reason.ENGINE_UNREACHABLE:
-            watch.refused()
-        elif failure.reason is Reason.ENGINE_TIMEOUT and lease.ticket.first_token_at is None:
-            watch.silent()
+        _tell_health(watch, failure, lease)
         raise
+
+
+def _tell_health(watch: EngineWatch, failure: EngineFailure, lease: Lease) -> None:
+    if failure.reason is Reason.ENGINE_UNREACHABLE:
+        watch.refused()
+    elif failure.reason is Reason.ENGINE_TIMEOUT and lease.ticket.first_token_at is None:
+        watch.silent()
 
 
 def own_headers(exchange: Exchange, waited_s: float | None) -> Headers:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from gateway.engines.target import Target
-from gateway.server.engine_failure import EngineFailure
 from gateway.server.heavy import of_body
 from gateway.server.upstream import Headers, Outgoing, Reply, Upstream
 from gateway.wire.answers import BodyTap
@@ -51,13 +50,10 @@ class Computed:
 async def send_slice(
     upstream: Upstream, target: Target, prompt: Prompt, tokens: int, *, headers: Headers, priority_in_body: int | None
 ) -> Computed | None:
-    """Have the first `tokens` computed. None: the engine did not, for whatever reason; the caller's request tells."""
+    """Have the first `tokens` computed. None: the engine answered, and did not. Raises EngineFailure."""
     body = await of_body(tokens * _BYTES_PER_ID, prompt.prefix_body, tokens, priority_in_body)
-    try:
-        async with upstream.open(target, Outgoing("POST", PATH, headers, body)) as reply:
-            return await _read(reply)
-    except EngineFailure:
-        return None
+    async with upstream.open(target, Outgoing("POST", PATH, headers, body)) as reply:
+        return await _read(reply)
 
 
 async def _read(reply: Reply) -> Computed | None:

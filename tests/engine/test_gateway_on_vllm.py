@@ -7,6 +7,7 @@ import itertools
 import json
 
 import pytest
+from engine_state import idle, until_gauge
 
 from gateway.core.plan import AdmissionKind
 from gateway.testing import raw_client
@@ -16,14 +17,7 @@ from gateway.testing.harness import BATCH_KEY, INTERACTIVE_KEY, running
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(300, func_only=True)]
 
 SHORT, LONG = 512, 4000
-UNTIL_S_MAX = 120.0
 _salts = itertools.count()
-
-
-@pytest.fixture(autouse=True)
-def patient_clients(monkeypatch):
-    """An engine on a busy CPU takes its time, and compiles a kernel at its first sampled token."""
-    monkeypatch.setattr(raw_client, "READ_S_MAX", UNTIL_S_MAX)
 
 
 def no_gate():
@@ -50,22 +44,6 @@ def prompt(tokens):
 
 def completion(engine, tokens, **members):
     return {"model": engine.model, "prompt": prompt(tokens), "temperature": 0, **members}
-
-
-async def engine_gauge(engine, name):
-    page = (await raw_client.request(engine.port, f"/metrics/?name[]={name}")).body.decode()
-    return sum(float(line.rpartition(" ")[2]) for line in page.splitlines() if line.startswith(name))
-
-
-async def until_gauge(engine, name, wanted):
-    async with asyncio.timeout(UNTIL_S_MAX):
-        while not wanted(await engine_gauge(engine, name)):  # noqa: ASYNC110 - another process, seen by scraping
-            await asyncio.sleep(0.02)
-
-
-async def idle(engine):
-    await until_gauge(engine, "vllm:num_requests_running", lambda value: value == 0)
-    await until_gauge(engine, "vllm:num_requests_waiting", lambda value: value == 0)
 
 
 async def test_a_class_of_higher_rank_overtakes_inside_the_engine(engine, tmp_path):
