@@ -71,9 +71,12 @@ class Lease:
 
     def first_token(self) -> None:
         """Give the prefill charge back: the engine's first token, or a whole answer's first byte, is here."""
+        self._gate.first_token(self.ticket)
+
+    def keep(self) -> None:
+        """Let the request not be taken back any more: its answer, of whatever kind, is on its way to the caller."""
         if self.parts is not None:
             self.parts.keep()
-        self._gate.first_token(self.ticket)
 
     def slice_ended(self, *, computed: bool, cached_tokens: int | None) -> None:
         self._gate.slice_ended(self.ticket, computed=computed, cached_tokens=cached_tokens)

@@ -53,6 +53,7 @@ class Passage:
     def begun(self, reply: Reply) -> None:
         """The first token, or the first byte of an answer that is no stream, is here."""
         self.answered()
+        self.lease.keep()
         reply.began()
         if reply.status < 300:
             self.lease.first_token()
