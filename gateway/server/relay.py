@@ -209,5 +209,6 @@ async def _send_error(reply: Reply, error: InBandError, client: Downstream, pass
     if error.status in BUSY_STATUS and passage.lease.ticket.first_token_at is None:
         await reply.discard()
         return Busy()
+    passage.lease.keep()
     await client.send(error.status, _JSON + passage.own_headers, error.body)
     return Outcome.ENGINE_ERROR if error.status >= 500 else Outcome.COMPLETED
