@@ -14,13 +14,13 @@ from gateway.observe.exposition import Scraped
 
 @dataclass(frozen=True, slots=True)
 class CountingReading:
-    """One pool's counter. method: local, engine or estimate, now. library and sha256: of local files, else empty.
+    """One pool's counter. method: local, engine or estimate, now. encoder and sha256: of local files, else empty.
 
     jobs and job_bytes: under way or waiting for their turn. refused: for want of room or time.
     """
 
     method: str
-    library: str = ""
+    encoder: str = ""
     sha256: str = ""
     jobs: int = 0
     job_bytes: int = 0
@@ -39,7 +39,7 @@ def counting_families(readings: Mapping[str, CountingReading]) -> Iterator[Scrap
     )
     drifted = Scraped("gateway_token_count_drifted", "1 where local files gave way to the engine's count.", ("pool",))
     for pool, reading in readings.items():
-        info.add((pool, reading.method, reading.library, reading.sha256), 1)
+        info.add((pool, reading.method, reading.encoder, reading.sha256), 1)
         jobs.add((pool,), reading.jobs)
         size.add((pool,), reading.job_bytes)
         refused.add((pool,), reading.refused)

@@ -170,7 +170,7 @@ def _reading(counter: TokenCounter) -> CountingReading:
     if isinstance(local, LocalTokenizer):
         reading = replace(
             reading,
-            library=local.encoder,
+            encoder=local.encoder,
             sha256=local.fingerprint,
             jobs=local.threads.jobs,
             job_bytes=local.threads.job_bytes,

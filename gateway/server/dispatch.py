@@ -54,9 +54,12 @@ class Admitted:
 async def serve_at_engine(rooms: Rooms, lease: Lease, admitted: Admitted) -> None:
     """Send until an engine answers; sets lease.outcome. Raises what ends it otherwise, the outcome set already."""
     try:
-        while not isinstance(outcome := await _try_engine(rooms, lease, admitted), Outcome):
+        # The engine that it was dispatched to, for all its parts: a reload may give the name to another.
+        watch = rooms.watches[lease.engine]
+        while not isinstance(outcome := await _try_engine(rooms, watch, lease, admitted), Outcome):
             if isinstance(outcome, Busy):
                 await lease.requeue(BUSY_PAUSE_S)
+                watch = rooms.watches[lease.engine]
         lease.outcome = outcome
     except EngineFailure as failure:
         lease.outcome = failure.outcome
@@ -70,14 +73,13 @@ async def serve_at_engine(rooms: Rooms, lease: Lease, admitted: Admitted) -> Non
         raise
 
 
-async def _try_engine(rooms: Rooms, lease: Lease, admitted: Admitted) -> Outcome | Busy | TakenBack:
+async def _try_engine(rooms: Rooms, watch: EngineWatch, lease: Lease, admitted: Admitted) -> Outcome | Busy | TakenBack:
     """Send the request to its engine; of a divided prompt its slices before it, and it may be taken back."""
     parts = lease.parts
     if parts is None:
-        return await _send_request(rooms, lease, admitted)
+        return await _send_request(rooms, watch, lease, admitted)
     while (tokens := await parts.next()) is not None:
         assert admitted.prompt is not None, "only what has a prompt is sliced"
-        watch = rooms.watches[lease.engine]
         slice_id = f"{admitted.exchange.request_id}-{tokens}"
         headers = [
             ("Content-Type", "application/json"),
@@ -102,13 +104,12 @@ async def _try_engine(rooms: Rooms, lease: Lease, admitted: Admitted) -> Outcome
         )
     try:
         async with parts.recallable():
-            return await _send_request(rooms, lease, admitted)
+            return await _send_request(rooms, watch, lease, admitted)
     except TakenBack as recalled:
         return recalled
 
 
-async def _send_request(rooms: Rooms, lease: Lease, admitted: Admitted) -> Outcome | Busy:
-    watch = rooms.watches[lease.engine]
+async def _send_request(rooms: Rooms, watch: EngineWatch, lease: Lease, admitted: Admitted) -> Outcome | Busy:
     passage = Passage(
         exchange=admitted.exchange,
         lease=lease,
@@ -118,7 +119,7 @@ async def _send_request(rooms: Rooms, lease: Lease, admitted: Admitted) -> Outco
         own_headers=own_headers(admitted.exchange, lease.waited_s),
         answered=watch.answered,
         generated=watch.generated,
-        named=partial(rooms.kept_responses.made, engine=lease.engine, tenant=admitted.assignment.tenant),
+        named=partial(rooms.kept_responses.made, engine=watch.target, tenant=admitted.assignment.tenant),
     )
     outgoing = await _outgoing(watch, lease, admitted)
     watch.dispatched()

@@ -102,6 +102,9 @@ class InForce:
         for name, since in list(self._leaving.items()):
             if since < received_since and rooms.gates[name].is_idle:
                 del self._leaving[name], rooms.gates[name]
+                # Another gate may still have work at an engine that had moved here: its watch stays, its news do not.
+                for engine in [each for each in self._news.specs if self._is_of(self._news.specs[each], name)]:
+                    del self._news.specs[engine]
                 self._forget(name)
         due = [each for each in self._later if each[0] < received_since]
         self._later = [each for each in self._later if each[0] >= received_since]

@@ -10,12 +10,13 @@ from typing import Any
 
 from gateway.core.guarantee import guarantee
 from gateway.core.steptime import StepModel
-from gateway.core.types import EngineSnapshot, LengthClass, Snapshot
+from gateway.core.types import EngineSnapshot, LengthClass
 from gateway.engines.reading import longest_context_tokens
 from gateway.engines.watch import EngineWatch
 from gateway.identity.keyring import tenants
 from gateway.observe.gauges import EngineReading
 from gateway.observe.release import RELEASE
+from gateway.server.gate import Gate
 from gateway.server.rooms import Rooms
 
 
@@ -56,11 +57,12 @@ def state(rooms: Rooms) -> dict[str, Any]:
         "serving": len(rooms.ending),
         "policy": {"name": rooms.plan.name, "sha256": rooms.plan.sha256},
         "totals": rooms.observer.totals(),
-        "pools": {name: _pool(rooms, gate.snapshot(), now) for name, gate in rooms.gates.items()},
+        "pools": {name: _pool(rooms, gate, now) for name, gate in rooms.gates.items()},
     }
 
 
-def _pool(rooms: Rooms, snapshot: Snapshot, now: float) -> dict[str, Any]:
+def _pool(rooms: Rooms, gate: Gate, now: float) -> dict[str, Any]:
+    snapshot, models = gate.snapshot(), gate.step_models()
     return {
         "draining": snapshot.draining,
         "lines": [
@@ -75,7 +77,7 @@ def _pool(rooms: Rooms, snapshot: Snapshot, now: float) -> dict[str, Any]:
             }
             for (service_class, length), line in snapshot.lines.items()
         ],
-        "engines": {name: _engine(rooms, name, engine, now) for name, engine in snapshot.engines.items()},
+        "engines": {name: _engine(rooms, name, engine, models[name], now) for name, engine in snapshot.engines.items()},
     }
 
 
@@ -97,7 +99,7 @@ def _guarantee(rooms: Rooms, watch: EngineWatch, model: StepModel) -> dict[str, 
     return None if promised is None else asdict(promised)
 
 
-def _engine(rooms: Rooms, name: str, ledger: EngineSnapshot, now: float) -> dict[str, Any]:
+def _engine(rooms: Rooms, name: str, ledger: EngineSnapshot, model: StepModel, now: float) -> dict[str, Any]:
     watch = rooms.watches[name]
     said = reading(watch, now)
     return {
@@ -107,7 +109,7 @@ def _engine(rooms: Rooms, name: str, ledger: EngineSnapshot, now: float) -> dict
         "version": watch.known.version,
         "priority_effective": said.priority_effective,
         "budgets": dict(ledger.budgets),
-        "guarantee": _guarantee(rooms, watch, rooms.gates[watch.target.pool].step_models()[name]),
+        "guarantee": _guarantee(rooms, watch, model),
         "used": {
             "long_prefills": ledger.long_prefills,
             "prefill_tokens": {length.value: tokens for length, tokens in ledger.prefill_tokens.items()},
