@@ -58,7 +58,8 @@ def _with_own_engine() -> int:
     home = homes.find()
     port = _engine_port()
     stated_flags = os.environ.get("ENGINE_FLAGS", "")
-    flags = EngineFlags.parse(shlex.split(stated_flags))
+    # Prefix caching is vLLM's default, and what policy `sliced` lives on.
+    flags = EngineFlags.parse(["--enable-prefix-caching", *shlex.split(stated_flags)])
     install.ensure(home)
     launch.stop_ownerless(home)
     present = running.read(home, launch.DEFAULT_NAME)

@@ -2,6 +2,9 @@
 
 Owns the charges that outlive their request (an abort takes effect at a step border) and those that end before it is
 heard of (a whole answer's first byte comes long after its prefill). Chooses nothing.
+
+One module, because what is charged, what comes due and what is learned of one engine change together: an answer's first
+token does all three.
 """
 
 from __future__ import annotations
@@ -177,7 +180,7 @@ class Engine:
         """Let the ticket's prompt be computed in parts; False where this engine's cache does not carry that now."""
         plan = self._plan.admission.long_prefill
         assert plan is not None, "asked after wants_parts"
-        if not self.courses.carries(now):
+        if self.limits.prefix_caching is False or not self.courses.carries(now):
             return False
         self._due.discard(ticket)
         self.courses.begin(ticket, plan, now)

@@ -127,6 +127,7 @@ class EngineLimits:
     """What one engine can hold. None: not known, or without bound.
 
     max_num_batched_tokens, long_prefill_token_threshold, max_num_seqs: vLLM's own flags; kv_tokens: KV-cache size.
+    prefix_caching: whether it keeps what it computed of a prefix.
     """
 
     max_num_batched_tokens: int | None = None
@@ -134,6 +135,7 @@ class EngineLimits:
     max_num_seqs: int | None = None
     kv_tokens: int | None = None
     kv_block_tokens: int = 16
+    prefix_caching: bool | None = None
 
     @property
     def step_tokens(self) -> int:

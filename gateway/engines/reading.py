@@ -27,6 +27,7 @@ _WANTED = {
     b"vllm:num_preemptions_total": "preemptions",
     b"process_start_time_seconds": "started_at",
 }
+_WORDS = {b"True": True, b"False": False}
 _CACHE_CONFIG = b"vllm:cache_config_info"
 # Any character after /metrics leads to the filtered form, a tenth of the work for the engine. With several API
 # servers it is empty, and the whole page must be read.
@@ -46,6 +47,7 @@ class Load:
     started_at: float | None = None
     kv_tokens: int | None = None
     kv_block_tokens: int | None = None
+    prefix_caching: bool | None = None
 
     @property
     def is_idle(self) -> bool:
@@ -74,6 +76,7 @@ def load(page: bytes) -> Load | None:
         **sums,
         kv_tokens=_count(cache.get(b"kv_cache_size_tokens")),
         kv_block_tokens=_count(cache.get(b"block_size")),
+        prefix_caching=_WORDS.get(cache.get(b"enable_prefix_caching", b"")),
     )
 
 

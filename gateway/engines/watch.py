@@ -3,6 +3,8 @@
 Owns the engine's health and the last that is known of it, and one background loop. Real requests report here what
 happened to them; what changes is told to `changed` at once. A metrics page that does not come is only stale: it
 never takes an engine out of service and never holds up a request.
+
+One module, because health and what is known of an engine are moved by the same loop.
 """
 
 from __future__ import annotations
@@ -84,6 +86,7 @@ class EngineWatch:
             stated,
             kv_tokens=said.kv_tokens if stated.kv_tokens is None else stated.kv_tokens,
             kv_block_tokens=said.kv_block_tokens or stated.kv_block_tokens,
+            prefix_caching=said.prefix_caching,
         )
 
     @property

@@ -28,6 +28,7 @@ def findings(plan: Plan, limits: EngineLimits, *, orders_by_priority: bool | Non
         return []
     found = list(_slots(plan.admission, limits))
     if plan.admission.kind is AdmissionKind.TOKEN_BUDGET:
+        found += _parts(plan, limits)
         found += _step(plan, limits)
         found += _kv(plan.admission, limits)
         found += _shares(plan)
@@ -78,13 +79,29 @@ def _slots(admission: AdmissionPlan, limits: EngineLimits) -> Iterator[Finding]:
         yield _note(f"slots.total ({total}) is below max_num_seqs ({engine_total}): {engine_total - total} stay unused")
 
 
+def _parts(plan: Plan, limits: EngineLimits) -> Iterator[Finding]:
+    """Can the engine carry long prompts in parts, and what does a short one wait for then?"""
+    parts = plan.admission.long_prefill
+    if parts is None:
+        return
+    if limits.prefix_caching is False:
+        yield _warning(
+            f"prefix caching is off: long prompts go whole, not {parts.mode}; start the engine with "
+            "--enable-prefix-caching"
+        )
+    elif parts.mode is LongPrefillMode.SLICED:
+        yield _note(
+            f"long prompts are sent in slices of about {1000 * parts.slice_s:g} ms: a short prompt that comes "
+            "meanwhile waits for one at most"
+        )
+    else:
+        yield _note(f"a long prompt is taken back for short ones, at most {parts.recalls_max} times")
+
+
 def _step(plan: Plan, limits: EngineLimits) -> Iterator[Finding]:
     threshold, step_tokens = limits.long_prefill_token_threshold, limits.max_num_batched_tokens
     short_max, parts = plan.short_prompt_tokens_max, plan.admission.long_prefill
     if not threshold and parts is not None and parts.mode is LongPrefillMode.SLICED:
-        yield _note(
-            f"long prompts are sent in slices: a short prompt waits for one of about {parts.slice_s:g} s at most"
-        )
         return
     if threshold is None:
         yield _warning(

@@ -1,7 +1,7 @@
 """The walk of one request, top to bottom: head, identity, body, count, class, line, engine, answer.
 
 Owns the order of the steps, and the one place where a refusal, from whichever step, becomes an answer. Every step is
-another room's; nothing is decided here.
+another room's; nothing is decided here. One module, because the walk is read from top to bottom.
 """
 
 from __future__ import annotations

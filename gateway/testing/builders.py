@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from gateway.core.plan import (
     AdmissionKind,
@@ -129,5 +130,5 @@ def an_assignment(
     )
 
 
-def an_engine(name: str = "a", **limits: int) -> EngineSpec:
+def an_engine(name: str = "a", **limits: Any) -> EngineSpec:
     return EngineSpec(name, EngineLimits(**limits))

@@ -44,7 +44,7 @@ async def test_an_engine_that_answers_is_shown_with_its_version_and_kv_cache(
         assert replace(await report_of(file), step_model=None) == EngineReport(
             "a",
             "0.32.0",
-            EngineLimits(2048, 640, 128, 65_536),
+            EngineLimits(2048, 640, 128, 65_536, prefix_caching=True),
             "effective, as stated",
             orders_by_priority=True,
             problems=(),

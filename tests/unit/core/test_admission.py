@@ -12,12 +12,14 @@ from gateway.core.plan import (
     EarlyRejection,
     Feedback,
     KvBudget,
+    LongPrefill,
+    LongPrefillMode,
     NonStreamRelease,
     OrderKind,
     SlotBudget,
     TenantBounds,
 )
-from gateway.core.ticket import Dispatched, Finished, FirstToken, Queued, Refused, TicketState
+from gateway.core.ticket import Dispatched, Finished, FirstToken, Queued, Refused, SliceResult, TicketState
 from gateway.core.types import EngineLoad, LengthClass, Outcome, Reason, Resource
 from gateway.testing.builders import a_class, a_plan, an_admission, an_assignment, an_engine
 
@@ -774,3 +776,12 @@ def test_no_room_inside_the_engine_takes_the_second_long_away():
     for _ in range(3):
         pool.admission.observe("a", EngineLoad(sequences=2, waiting_for_room=1, preemptions=0), pool.now)
     assert pool.admission.snapshot().engines["a"].budgets["long_prefills"] == 1
+
+
+def test_an_engine_without_prefix_caching_gets_long_prompts_whole_and_says_so():
+    way = LongPrefill(LongPrefillMode.SLICED, slice_s=0.1, hold_max_s=None, recalls_max=8)
+    pool = Pool(a_plan(admission=an_admission(long_prefill=way)), an_engine(prefix_caching=False))
+    pool.offer(20_000, is_divisible=True)
+    dispatched, ended = pool.events
+    assert not dispatched.divided
+    assert ended.result is SliceResult.FALLBACK

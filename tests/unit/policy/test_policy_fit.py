@@ -126,3 +126,15 @@ def test_a_plan_without_a_gate_has_nothing_to_fit() -> None:
 def test_the_promise_is_not_printed_where_a_short_prompt_may_exceed_the_threshold() -> None:
     found = findings(plan_with(), replace(FITTING, long_prefill_token_threshold=512), orders_by_priority=True)
     assert not any("every short prompt" in finding.text for finding in found)
+
+
+def test_a_plan_in_slices_says_what_a_short_waits_for_and_wants_no_threshold() -> None:
+    stock = replace(FITTING, long_prefill_token_threshold=0)
+    assert warnings_of(plan_with("sliced"), stock) == []
+    notes = [found.text for found in findings(plan_with("sliced"), stock, orders_by_priority=True)]
+    assert any("slices of about 300 ms" in note for note in notes)
+
+
+def test_without_prefix_caching_a_plan_in_slices_is_warned_of() -> None:
+    (warning,) = warnings_of(plan_with("sliced"), replace(FITTING, prefix_caching=False))
+    assert "prefix caching is off: long prompts go whole" in warning
