@@ -169,8 +169,8 @@ def _shares(plan: Plan) -> Iterator[Finding]:
     at_once = plan.request.sequences_max * short_max
     if at_once > admission.short_prefill_tokens_max:
         yield _note(
-            f"a request may hold {plan.request.sequences_max} sequences (up to {at_once} short tokens at once, or as "
-            "many long prompts counted as one): while one of several is in prefill, others may take further steps; "
+            f"a request may hold {plan.request.sequences_max} sequences (up to {at_once} short tokens, or as many long "
+            "prompts, at once): it goes alone in its lane, and while it is in prefill others may take further steps; "
             "where that matters set request.sequences_max to 1"
         )
 
