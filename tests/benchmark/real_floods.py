@@ -18,6 +18,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
 from statistics import median
@@ -176,6 +177,8 @@ async def run(asked: argparse.Namespace) -> None:
         shorts, longs = caller(asked.short_key), caller(asked.long_key)
         await long_flood(shorts, longs, asked.longs_per_s, asked.seconds)
         watch.cancel()
+        with suppress(asyncio.CancelledError):
+            await watch
         print(f"flood of longs at {asked.longs_per_s}/s for {asked.seconds} s")
         show("shorts", shorts.told)
         show("longs", longs.told)
