@@ -32,9 +32,7 @@ from gateway.core.ticket import (
     Event,
     Finished,
     FirstToken,
-    Proceed,
     Queued,
-    Recalled,
     Refused,
     SliceEnded,
     SliceResult,
@@ -101,7 +99,7 @@ class Admission:
         engine = self._fleet[ticket.engine]
         engine.first_token(ticket, engine_ttft_s, now)
         engine.judge(now, longs_wait=self._lane_for(LengthClass.LONG).head(now) is not None)
-        return [FirstToken(ticket, engine_ttft_s), *self.tick(now)]
+        return [FirstToken(ticket, engine_ttft_s), *engine.dividing_changed(ticket), *self.tick(now)]
 
     def finish(self, ticket: Ticket, outcome: Outcome, now: float, *, output_tokens: int | None = None) -> list[Event]:
         """End a ticket in whatever state it is. Idempotent: a ticket ends once, with the first outcome.
@@ -119,7 +117,7 @@ class Admission:
         else:
             if self._has_slice_at_engine(ticket):
                 events.append(SliceEnded(ticket, SliceResult.CANCELLED))
-            self._leave_engine(ticket, now, cut=outcome in _CUT)
+            self._leave_engine(ticket, now, cut=outcome in _CUT, output_tokens=output_tokens)
             if outcome is not Outcome.COMPLETED and ticket.first_token_at is None:
                 output_tokens = 0
             if output_tokens is not None:
@@ -152,14 +150,20 @@ class Admission:
         self._fleet[engine].observe(load, now)
         return self.tick(now)
 
+    def accepted(self, ticket: Ticket, now: float, *, is_accepted: bool) -> list[Event]:
+        """Note whether the engine would take a divided request: before its first slice, which goes for this alone."""
+        assert ticket.engine is not None
+        return self._fleet[ticket.engine].accepted(ticket, now, is_accepted=is_accepted) + self.tick(now)
+
     def slice_ended(
         self, ticket: Ticket, now: float, *, computed: bool, cached_tokens: int | None = None
     ) -> list[Event]:
         """Note the end of the slice that `Proceed` asked for; cached_tokens: of its prefix, where the engine says."""
         assert ticket.engine is not None
-        held = self._fleet[ticket.engine].slice_ended(ticket, now, computed=computed, cached_tokens=cached_tokens)
+        engine = self._fleet[ticket.engine]
+        held = engine.slice_ended(ticket, now, computed=computed, cached_tokens=cached_tokens)
         result = SliceResult.COMPUTED if held else SliceResult.FAILED
-        return [SliceEnded(ticket, result), *self.tick(now)]
+        return [SliceEnded(ticket, result), *engine.dividing_changed(ticket), *self.tick(now)]
 
     def tick(self, now: float) -> list[Event]:
         """Expire every wait whose deadline has come, then dispatch whatever fits."""
@@ -294,18 +298,9 @@ class Admission:
                 events += self._send(ticket, engine, now)
             else:
                 events.append(self._refuse(ticket, hopeless, now))
-        return events + self._make_way(now) if fleet.divides else events
-
-    def _make_way(self, now: float) -> list[Event]:
-        """Let parts of long prompts go, or take them back for shorts: after everything else that happens now."""
-        events: list[Event] = []
-        in_line = self._lane_for(LengthClass.SHORT).head(now) is not None
-        for engine in self._fleet.dividing():
-            shorts_wait = in_line or engine.has_unserved_shorts
-            if shorts_wait and (ticket := engine.recall(now)) is not None:
-                events.append(Recalled(ticket))
-            if (course := engine.next_part(now, shorts_wait=shorts_wait)) is not None:
-                events.append(Proceed(course.ticket, None if course.at_request else course.sent_tokens))
+        if fleet.divides:  # after everything else that happens now
+            in_line = self._lane_for(LengthClass.SHORT).head(now) is not None
+            events += [event for each in fleet.dividing() for event in each.make_way(now, shorts_in_line=in_line)]
         return events
 
     def _heads(self, now: float) -> list[Ticket]:
@@ -336,12 +331,12 @@ class Admission:
         events: list[Event] = [Dispatched(ticket, engine.name, priority, now - ticket.offered_at, divided)]
         if wants_parts and not divided:
             events.append(SliceEnded(ticket, SliceResult.FALLBACK))
-        return events
+        return events + engine.dividing_changed(ticket) if wants_parts else events
 
-    def _leave_engine(self, ticket: Ticket, now: float, *, cut: bool) -> None:
+    def _leave_engine(self, ticket: Ticket, now: float, *, cut: bool, output_tokens: int | None = None) -> None:
         assert ticket.engine is not None
         engine = self._fleet[ticket.engine]
-        engine.leave(ticket, now, cut=cut)
+        engine.leave(ticket, now, cut=cut, output_tokens=output_tokens)
         self._fleet.drop_if_idle(engine)
         del self._running[ticket.id]
         assignment = ticket.assignment

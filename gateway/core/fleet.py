@@ -174,4 +174,5 @@ def _snapshot(engine: Engine) -> EngineSnapshot:
         slots=ledger.used(Budget.SLOTS),
         kv_reserved_tokens=ledger.used(Budget.KV_TOKENS),
         budgets=ledger.budgets(),
+        dividing=engine.dividing(),
     )

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from math import inf
 
 from gateway.core.plan import AdmissionKind, AdmissionPlan, KvBudget
 from gateway.core.ticket import Assignment, Needs, Ticket
@@ -162,6 +163,11 @@ class Ledger:
 
     def used(self, budget: Budget) -> int:
         return self._used[budget]
+
+    def room(self, budget: Budget) -> float:
+        """Return what of a budget is free; infinity where it does not bind."""
+        cap = self._caps[budget]
+        return inf if cap == _UNBOUND else cap - self._used[budget]
 
     def prefill_tokens(self, length_class: LengthClass) -> int:
         """Prompt tokens dispatched whose prefill charge is still held."""

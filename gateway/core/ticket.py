@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from gateway.core.plan import ClassPlan, Plan
-from gateway.core.types import LengthClass, Outcome, Refusal
+from gateway.core.types import FallbackReason, LengthClass, Outcome, Refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class Queued(NamedTuple):
 class Dispatched(NamedTuple):
     """The ticket's budgets are charged on `engine`: send it now, with `priority` (int64, lower is sooner).
 
-    divided: not at once; `Proceed` says what of it.
+    divided: not at once; `Proceed` says what of it, of a prompt in slices once `Admission.accepted` was told.
     """
 
     ticket: Ticket
@@ -134,6 +134,14 @@ class SliceEnded(NamedTuple):
 
     ticket: Ticket
     result: SliceResult
+
+
+class DividingChanged(NamedTuple):
+    """With this ticket an engine began to get long prompts whole, for a reason; None: in parts again."""
+
+    ticket: Ticket
+    engine: str
+    reason: FallbackReason | None
 
 
 class Refused(NamedTuple):
@@ -166,4 +174,4 @@ class Finished(NamedTuple):
     waited_s: float | None
 
 
-Event = Queued | Dispatched | Proceed | Recalled | SliceEnded | Refused | FirstToken | Finished
+Event = Queued | Dispatched | Proceed | Recalled | SliceEnded | DividingChanged | Refused | FirstToken | Finished
