@@ -38,6 +38,7 @@ from gateway.server.in_force import InForce
 from gateway.server.intake import IntakeBounds
 from gateway.server.kept_responses import KeptResponses
 from gateway.server.keys_watch import KeysWatch
+from gateway.server.loop_lag import measure_lag
 from gateway.server.ops import Ops as OpsPort
 from gateway.server.ops_acts import Acts, OpsActs
 from gateway.server.questions import Questions
@@ -159,6 +160,7 @@ class Gateway:
         self._tasks = [
             spawn(self._summarise(), name="refusal summaries"),
             spawn(self._reload.run(), name="reload"),
+            spawn(measure_lag(self.rooms.observer.loop_lagged), name="loop lag"),
             spawn(keys.run(), name="keys"),
         ]
         if self._token_keys is not None:
