@@ -77,5 +77,5 @@ def test_a_heap_keeps_no_more_of_what_left_than_of_what_is_there():
     for number in range(200):
         heap.push(999, -number)
     assert len(heap._entries) < 100
-    assert heap.peek()[2] == 999
+    assert heap.first[2] == 999
     assert len(heap) == 10
