@@ -30,6 +30,14 @@ class PartOut(NamedTuple):
     sent_at: float
 
 
+class Cache(NamedTuple):
+    """An engine's KV cache. tokens: infinity where its size is not known. short_tokens: that shorts may use at once."""
+
+    tokens: float
+    reserved_tokens: int
+    short_tokens: int
+
+
 class Courses:
     """The divided prefills of one engine. trust: whether its cache carries them."""
 
@@ -69,17 +77,12 @@ class Courses:
         course = self._courses[ticket]
         course.is_accepted, course.aside_since = True, now
 
-    def next_part(self, model: StepModel, now: float, *, shorts_wait: bool, room_tokens: float = inf) -> Course | None:
-        """Send a course's next part, where one may go now: it is at the engine then, `sent_tokens` of its prompt.
-
-        room_tokens: of the cache, beyond what is reserved. What others have freed since a course was put aside is kept
-        longer than its blocks are: where that fills the room they would be lost, so the course is held no longer.
-        """
+    def next_part(self, model: StepModel, now: float, *, shorts_wait: bool, cache: Cache) -> Course | None:
+        """Send a course's next part, where one may go now: it is at the engine then, `sent_tokens` of its prompt."""
         if self._at_engine is not None:
             return None
         for course in sorted(self._going(), key=lambda course: course.deadline_at):
-            is_crowded = course.done_tokens > 0 and self._freed_tokens - course.freed_tokens >= room_tokens
-            if not shorts_wait or is_crowded or now >= course.hold_until(model, self._step_tokens):
+            if not shorts_wait or self._is_crowded(course, cache) or now >= course.hold_until(model, self._step_tokens):
                 course.sent_tokens, course.sent_at = self._end_of_next(course, model), now
                 course.parts_sent += 1
                 # Who goes although shorts wait has a slice's time to itself, or it would be taken back at once.
@@ -215,6 +218,18 @@ class Courses:
 
     def _going(self) -> list[Course]:
         return [course for course in self._courses.values() if course.is_accepted]
+
+    def _is_crowded(self, course: Course, cache: Cache) -> bool:
+        """Tell whether the cache is too small for a course to be held (on).
+
+        Beside it there is no room for the shorts that it would be held for; or what others have left there since it
+        was put aside, which outlives it, fills what neither they nor it need, so that it would soon be lost.
+        """
+        reserve = course.ticket.needs[3]
+        if cache.tokens - reserve < cache.short_tokens:
+            return True
+        room_tokens = cache.tokens - cache.reserved_tokens + reserve - course.done_tokens
+        return course.done_tokens > 0 and self._freed_tokens - course.freed_tokens >= room_tokens
 
     def _put_aside(self, course: Course, now: float) -> None:
         course.busy_s += now - course.sent_at

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, inf
 
-from gateway.core.courses import Courses
+from gateway.core.courses import Cache, Courses
 from gateway.core.drift import Drift
 from gateway.core.estimate import Quantile
 from gateway.core.feedback import LongControl
@@ -209,8 +209,12 @@ class Engine:
         """Send the next part that may go, and note when the one after it may; none to an engine that has no room."""
         if self.paused_until is not None:
             return None
-        room_tokens = self.ledger.room(Budget.KV_TOKENS)
-        course = self.courses.next_part(self.fit.model, now, shorts_wait=shorts_wait, room_tokens=room_tokens)
+        reserved_tokens, short_tokens = (
+            self.ledger.used(Budget.KV_TOKENS),
+            self._plan.admission.short_prefill_tokens_max,
+        )
+        cache = Cache(self.ledger.cap(Budget.KV_TOKENS), reserved_tokens, short_tokens or 0)
+        course = self.courses.next_part(self.fit.model, now, shorts_wait=shorts_wait, cache=cache)
         if course is not None and course.at_request:
             self._expect_first_token(course.ticket, self.courses.rest_s(course.ticket, self.fit.model), now)
         changes_at = self.courses.changes_at(self.fit.model, now)

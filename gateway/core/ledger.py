@@ -147,10 +147,10 @@ class Ledger:
     def used(self, budget: int) -> int:
         return self._used[budget]
 
-    def room(self, budget: int) -> float:
-        """Return what of a budget is free; infinity where it does not bind."""
+    def cap(self, budget: int) -> float:
+        """Return what a budget allows; infinity where it does not bind."""
         cap = self._caps[budget]
-        return inf if cap == _UNBOUND else cap - self._used[budget]
+        return inf if cap == _UNBOUND else cap
 
     @property
     def in_prefill(self) -> bool:

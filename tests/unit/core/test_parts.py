@@ -217,7 +217,7 @@ def test_a_part_is_held_while_a_short_is_unserved_but_not_where_the_cache_would_
         line.slice_ends(ticket, cached_tokens=0)
         assert line.said(Proceed) == []
         line.admission.first_token(served, line.now)
-        for _ in range(12):
+        for _ in range(60):
             line.finish(served, output_tokens=16)
             served = line.offer(SHORT)
             if line.said(Proceed):
@@ -238,10 +238,18 @@ def test_what_a_request_leaves_in_the_cache_is_its_reserve_where_its_output_is_n
     assert line.admission._fleet["a"].courses._freed_tokens == 2 * SHORT + 128 + 10
 
 
-def test_room_is_what_a_budget_has_left_and_without_end_where_it_does_not_bind():
+def test_a_cap_is_without_end_where_the_budget_does_not_bind():
     ledger = Ledger({Budget.KV_TOKENS: 100})
-    assert ledger.room(Budget.KV_TOKENS) == 100
-    assert ledger.room(Budget.SLOTS) == float("inf")
+    assert ledger.cap(Budget.KV_TOKENS) == 100
+    assert ledger.cap(Budget.SLOTS) == float("inf")
+
+
+def test_nothing_is_held_for_shorts_that_would_find_no_room_beside_it():
+    line = Line(kv_tokens=LONG + 512)
+    ticket = line.offer(output_tokens=16)
+    line.offer(SHORT)
+    line.slice_ends(ticket, cached_tokens=0)
+    assert line.said(Proceed)
 
 
 # ── what is seen of it ──
