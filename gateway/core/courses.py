@@ -56,9 +56,6 @@ class Courses:
         self._step_tokens, self._block_tokens = limits.step_tokens, limits.kv_block_tokens
         self.trust.prefix_caching = limits.prefix_caching
 
-    def __contains__(self, ticket: Ticket) -> bool:
-        return ticket in self._courses
-
     def __len__(self) -> int:
         return len(self._courses)
 

@@ -12,7 +12,7 @@ from gateway.core.ledger import Budget, Ledger
 from gateway.core.plan import LongPrefill, LongPrefillMode
 from gateway.core.slices import slice_end
 from gateway.core.steptime import PrefillSample, StepModel
-from gateway.core.ticket import Dispatched, DividingChanged, Proceed, SliceEnded, SliceResult
+from gateway.core.ticket import Dispatched, DividingChanged, Proceed, Recalled, SliceEnded, SliceResult
 from gateway.core.types import FallbackReason, Outcome
 from gateway.testing.builders import a_plan, an_admission, an_assignment, an_engine
 
@@ -203,6 +203,16 @@ def test_the_time_of_a_part_that_others_shared_tells_nothing():
         line.slice_ends(ticket, cached_tokens=prefix)
     line.offer(SHORT)
     line.first_token(ticket, after_s=30.0)
+    assert line.admission._fleet["a"].courses.trust._lost == 0
+
+
+def test_an_answer_that_came_as_its_request_was_taken_back_ends_its_course_and_tells_nothing():
+    line = Line(plan_of(RECALLED))
+    ticket = line.offer(accepts=False)
+    line.offer(SHORT)
+    assert line.said(Recalled)
+    line.first_token(ticket)
+    assert line.admission.snapshot().engines["a"].dividing.courses == ()
     assert line.admission._fleet["a"].courses.trust._lost == 0
 
 
