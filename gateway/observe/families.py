@@ -49,7 +49,7 @@ class Families:
         )
         self.http = self._counter("gateway_http_requests_total", "Answers on the public port.", ("route", "status"))
         self.connections_refused = self._counter(
-            "gateway_connections_refused_total", "Connections beyond limits.connections_max, closed at once.", ()
+            "gateway_connections_refused_total", "Connections beyond a port's bound, told so and closed.", ()
         )
         self.signing_key_fetches = self._counter(
             "gateway_signing_key_fetches_total", "Fetches of the token issuer's key set.", ("result",)
