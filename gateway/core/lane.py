@@ -132,6 +132,7 @@ class Lane:
         if lines is None:
             return
         lines.start_tag = _refunded(lines.start_tag, cost_s / lines.plan.weight, self._virtual_time)
+        self._first_is_known = False
         tenant = ticket.assignment.tenant
         flow = lines.flows.get(tenant)
         if flow is not None:
@@ -145,18 +146,19 @@ class Lane:
         if not self._first_is_known:
             self._first = self._find_first()
             self._first_is_known = True
-        return None if self._first is None else self._first.head_at(now)
+        first = self._first
+        return None if first is None else first.head_at(now)
 
     def set_aside(self, tenant: Tenant) -> None:
         """Pass over a tenant that was set aside."""
-        lines = self._classes.get(tenant.service_class)
+        lines = self._classes.get(tenant.class_plan.name)
         if lines is not None and tenant.name in lines.flows:
             lines.ready.discard(lines.flows[tenant.name])
             self._first_is_known = False
 
     def bring_back(self, tenant: Tenant) -> None:
         """Serve a tenant again; the service it missed while it was at its own bound is not paid back."""
-        lines = self._classes.get(tenant.service_class)
+        lines = self._classes.get(tenant.class_plan.name)
         flow = None if lines is None else lines.flows.get(tenant.name)
         if lines is not None and flow is not None:
             self._lift(lines)
@@ -185,7 +187,7 @@ class Lane:
 
     def _found(self, ticket: Ticket) -> tuple[_ClassLines, Flow]:
         tenant = ticket.tenant
-        lines = self._classes[tenant.service_class]
+        lines = self._classes[tenant.class_plan.name]
         return lines, lines.flows[tenant.name]
 
     def _lift(self, lines: _ClassLines) -> None:

@@ -53,7 +53,7 @@ class Waiting:
     def join(self, ticket: Ticket, now: float) -> None:
         assignment = ticket.assignment
         share = self._share(assignment)
-        share.advance(now)
+        share.drain.advance(now, backlogged=share.requests > 0)
         share.requests += 1
         share.prompt_tokens += assignment.prompt_tokens
         share.body_bytes += assignment.body_bytes
@@ -65,7 +65,7 @@ class Waiting:
         """Take the ticket out; `served`: it goes to an engine, which is what the drain rate measures."""
         assignment = ticket.assignment
         share = self._share(assignment)
-        share.advance(now)
+        share.drain.advance(now, backlogged=True)
         if served and ticket.offered_at < now:
             share.drain.served(ticket.cost_s)
         if ticket.predicted_wait_s and (served or ticket.deadline <= now):
