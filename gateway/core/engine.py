@@ -258,8 +258,7 @@ class Engine:
         """Correct the budgets by what the engine says of itself."""
         changed = self._drift.look(load, self.ledger.slots, now)
         if self._drift.has_no_room and self._control is not None:
-            self._control.no_room()
-            changed = True
+            changed |= self._control.no_room()
         if changed:
             self._set_caps()
 

@@ -7,6 +7,7 @@ two, each with its own virtual time; without them one lane holds everything. Nev
 from __future__ import annotations
 
 from collections.abc import Mapping
+from heapq import nlargest
 
 from gateway.core.lazy_heap import LazyHeap
 from gateway.core.line import Flow
@@ -41,14 +42,17 @@ class _ClassLines:
         return flow
 
     def forget(self, flow: Flow) -> None:
-        """Drop an empty flow; its tag is kept while it lies ahead of the virtual time."""
+        """Drop an empty flow; its tag is kept while it lies ahead of the virtual time.
+
+        Where each of ever more tenants comes once, all their tags stay ahead: half are kept, of those who took most.
+        """
         tenant = flow.tenant.name
         del self.flows[tenant]
         if flow.start_tag > self.virtual_time:
             self.idle_finish_tags[tenant] = flow.start_tag
         if len(self.idle_finish_tags) > _IDLE_TAGS_KEPT:
-            ahead = {tenant: tag for tenant, tag in self.idle_finish_tags.items() if tag > self.virtual_time}
-            self.idle_finish_tags = ahead
+            ahead = [(tag, tenant) for tenant, tag in self.idle_finish_tags.items() if tag > self.virtual_time]
+            self.idle_finish_tags = {tenant: tag for tag, tenant in nlargest(_IDLE_TAGS_KEPT // 2, ahead)}
 
 
 class Lane:
