@@ -66,8 +66,8 @@ class Admission:
     def __init__(self, plan: Plan, engines: Sequence[EngineSpec], seed: int = 0) -> None:
         self._offers = 0
         self._waiting = Waiting()
-        self._refusals = Refusals(self._waiting, seed)
-        self._early = early_rejection.EarlyRejection(self._waiting)
+        self._refusals = Refusals(seed)
+        self._early = early_rejection.EarlyRejection()
         self._repeats = Repeats()
         self._tenants = Tenants(plan)
         self._running: dict[int, Ticket] = {}
@@ -87,7 +87,8 @@ class Admission:
         fleet = self._fleet
         needs = needs_of(assignment, fleet.kv_block_tokens)
         tenant = self._tenants.named(assignment.class_plan, assignment.tenant)
-        ticket = Ticket(self._offers, assignment, tenant, now, now + assignment.wait_s_max, WAITING, needs)
+        share = self._waiting.share(assignment)
+        ticket = Ticket(self._offers, assignment, tenant, share, now, now + assignment.wait_s_max, WAITING, needs)
         ticket.is_repeat = self._repeats.is_repeat(assignment, now)
         no = self._refused_at_arrival(ticket, now)
         if no is not None:
@@ -304,13 +305,15 @@ class Admission:
         fleet, lanes = self._fleet, self._lanes
         if fleet.next_change_at() <= now:
             fleet.settle(now)
-        while self._may_go() and (choice := fleet.choose(lanes.heads(now))) is not None:
+        while (choice := fleet.choose(lanes.heads(now))) is not None:
             ticket, engine = choice
             hopeless = self._refused_at_dispatch(ticket, engine, now)
             if hopeless is None:
                 self._send(ticket, engine, now, events)
             else:
                 events.append(self._refuse(ticket, hopeless, now))
+            if not self._may_go():
+                break
         if fleet.divides:
             self._make_way(now, events)
 
@@ -358,7 +361,8 @@ class Admission:
         assert ticket.engine is not None
         engine = self._fleet[ticket.engine]
         engine.leave(ticket, now, cut=cut)
-        self._fleet.drop_if_idle(engine)
+        if engine.retired:
+            self._fleet.drop_if_idle(engine)
         del self._running[ticket.id]
         tenant = ticket.tenant
         tenant.running -= 1

@@ -151,7 +151,7 @@ class Engine:
         """Charge a ticket that is sent now."""
         ledger = self.ledger
         self._alone = None if ledger.in_prefill else ticket
-        ticket.beside_long = self._has_long
+        ticket.beside_long = ledger.long_prefills > 0
         ledger.charge(ticket)
         self.courses.disturb()
         ticket.prefill_s = self.fit.model.prefill_s(ticket.assignment.prompt_tokens, self._chunk_tokens)

@@ -98,16 +98,17 @@ class _Side:
 class Ledger:
     """The charges of one engine against its caps. Every total is changed here alone.
 
-    slots, kv_tokens: held by both length classes. long_prefill_tokens: of prompts whose prefill charge is still held.
+    slots, kv_tokens: held by both length classes. in_prefill: the ids of those whose prefill charge is still held;
+    long_prefill_tokens: of the long prompts among them.
     """
 
     __slots__ = (
         "_caps",
         "_charges",
-        "_in_prefill",
         "_kv_max",
         "_sides",
         "_slots_max",
+        "in_prefill",
         "kv_tokens",
         "long_prefill_tokens",
         "slots",
@@ -117,7 +118,7 @@ class Ledger:
         self.slots = self.kv_tokens = self.long_prefill_tokens = 0
         self._sides = (_Side(), _Side())
         self._charges: dict[int, Needs] = {}
-        self._in_prefill: set[int] = set()
+        self.in_prefill: set[int] = set()
         self.set_caps(caps)
 
     def set_caps(self, caps: Mapping[Budget, int]) -> None:
@@ -161,7 +162,7 @@ class Ledger:
     def charge(self, ticket: Ticket) -> None:
         assert ticket.id not in self._charges, "a ticket is charged once"
         is_long, prefill, sequences, kv_tokens = self._charges[ticket.id] = ticket.needs
-        self._in_prefill.add(ticket.id)
+        self.in_prefill.add(ticket.id)
         own = self._sides[is_long]
         own.prefill += prefill
         own.slots += sequences
@@ -173,9 +174,9 @@ class Ledger:
 
     def release_prefill(self, ticket: Ticket) -> None:
         """Give back what only the prefill holds. Again, or after `release`: nothing happens."""
-        if ticket.id not in self._in_prefill:
+        if ticket.id not in self.in_prefill:
             return
-        self._in_prefill.remove(ticket.id)
+        self.in_prefill.remove(ticket.id)
         is_long, prefill, _, _ = self._charges[ticket.id]
         self._sides[is_long].prefill -= prefill
         if is_long:
@@ -183,7 +184,8 @@ class Ledger:
 
     def release(self, ticket: Ticket) -> None:
         """Give back everything that is still held. Again: nothing happens."""
-        self.release_prefill(ticket)
+        if ticket.id in self.in_prefill:
+            self.release_prefill(ticket)
         needs = self._charges.pop(ticket.id, None)
         if needs is None:
             return
@@ -193,11 +195,6 @@ class Ledger:
         own.kv_tokens -= kv_tokens
         self.slots -= sequences
         self.kv_tokens -= kv_tokens
-
-    @property
-    def in_prefill(self) -> bool:
-        """Whether any prefill charge is still held."""
-        return bool(self._in_prefill)
 
     @property
     def short_prefill_tokens(self) -> int:
