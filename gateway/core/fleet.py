@@ -28,6 +28,7 @@ class Fleet:
     def __init__(self, specs: Sequence[EngineSpec], plan: Plan) -> None:
         self._due: LazyHeap[Due] = LazyHeap()
         self._engines = {spec.name: Engine(spec, plan, self._due) for spec in specs}
+        self._may_divide = plan.admission.long_prefill is not None
         self.kv_block_tokens = _kv_block_tokens(specs)
         self._first: Engine | None = None
         self._take_note()
@@ -45,9 +46,10 @@ class Fleet:
     @property
     def divides(self) -> bool:
         """Whether a long prompt is under way in parts anywhere."""
-        for engine in self._engines.values():
-            if engine.courses:
-                return True
+        if self._may_divide:
+            for engine in self._engines.values():
+                if engine.courses:
+                    return True
         return False
 
     def dividing(self) -> list[Engine]:
@@ -114,6 +116,7 @@ class Fleet:
 
     def configure(self, specs: Sequence[EngineSpec], plan: Plan) -> None:
         """Take new engines and limits; an engine that is gone gets nothing new and is dropped once it is idle."""
+        self._may_divide |= plan.admission.long_prefill is not None  # what a plan before has divided goes on so
         for spec in specs:
             engine = self._engines.get(spec.name)
             if engine is None:

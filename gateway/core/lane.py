@@ -33,12 +33,10 @@ class _ClassLines:
         self.ready: LazyHeap[Flow] = LazyHeap()
         self.idle_finish_tags: dict[str, float] = {}
 
-    def flow(self, tenant: Tenant) -> Flow:
-        """Return the tenant's flow; a new or returning one starts at the virtual time, not before its own past."""
-        flow = self.flows.get(tenant.name)
-        if flow is None:
-            start_tag = max(self.virtual_time, self.idle_finish_tags.pop(tenant.name, 0.0))
-            flow = self.flows[tenant.name] = self.flow_kind(tenant, start_tag)
+    def new_flow(self, tenant: Tenant) -> Flow:
+        """Begin a flow for a new or returning tenant: at the virtual time, not before its own past."""
+        start_tag = max(self.virtual_time, self.idle_finish_tags.pop(tenant.name, 0.0))
+        flow = self.flows[tenant.name] = self.flow_kind(tenant, start_tag)
         return flow
 
     def forget(self, flow: Flow) -> None:
@@ -86,7 +84,7 @@ class Lane:
 
     def append(self, ticket: Ticket) -> None:
         lines = self._lines(ticket.assignment.class_plan)
-        flow = lines.flow(ticket.tenant)
+        flow = lines.flows.get(ticket.tenant.name) or lines.new_flow(ticket.tenant)
         self.requests += 1
         if flow.append(ticket):
             self._lift(lines)
@@ -95,7 +93,7 @@ class Lane:
     def put_back(self, ticket: Ticket) -> None:
         """Return a ticket to the head of its flow and give its cost back to the flow and the class."""
         lines = self._lines(ticket.assignment.class_plan)
-        flow = lines.flow(ticket.tenant)
+        flow = lines.flows.get(ticket.tenant.name) or lines.new_flow(ticket.tenant)
         self.requests += 1
         self._lift(lines)
         flow.put_back(ticket)
