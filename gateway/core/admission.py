@@ -319,7 +319,7 @@ class Admission:
 
     def _may_go(self) -> bool:
         """Whether anybody waits for whom an engine has a slot: under load most have none, and that is quickly seen."""
-        for is_long, lane in enumerate(self._lanes):
+        for is_long, lane in enumerate(self._lanes.by_length):
             if lane.requests and self._fleet.has_slot(is_long):
                 return True
         return False

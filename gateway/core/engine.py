@@ -155,7 +155,8 @@ class Engine:
         ledger.charge(ticket)
         self.courses.disturb()
         ticket.prefill_s = self.fit.model.prefill_s(ticket.assignment.prompt_tokens, self._chunk_tokens)
-        self._expect_first_token(ticket, ticket.prefill_s, now)
+        if not ticket.assignment.stream:
+            self._expect_first_token(ticket, ticket.prefill_s, now)
 
     # ── long prompts in parts ──
 

@@ -6,8 +6,6 @@ them one holds both lengths. Never looks at budgets.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gateway.core.lane import Lane
 from gateway.core.orders import order_of
 from gateway.core.plan import AdmissionKind, Plan
@@ -17,28 +15,24 @@ from gateway.core.types import LONG, SHORT, LengthClass
 
 
 class Lanes:
-    """Short before long, or one lane for all."""
+    """by_length: the lane of the shorts, then that of the longs where they have one."""
 
     def __init__(self, plan: Plan) -> None:
-        self._lanes = [Lane(order_of(plan.order)) for _ in range(_lanes_of(plan))]
-
-    def __iter__(self) -> Iterator[Lane]:
-        """Yield the lane of the shorts, then that of the longs where they have one."""
-        return iter(self._lanes)
+        self.by_length = [Lane(order_of(plan.order)) for _ in range(_lanes_of(plan))]
 
     def __getitem__(self, length_class: LengthClass) -> Lane:
         """Return the lane in which requests of this length wait."""
-        return self._lanes[-1 if length_class is LONG else 0]
+        return self.by_length[-1 if length_class is LONG else 0]
 
     def reconfigure(self, plan: Plan) -> None:
         """Empty all lanes and put a new plan in force; how much each class and tenant was served is remembered."""
         lengths = (SHORT, LONG)[: _lanes_of(plan)]
         order = order_of(plan.order)
-        self._lanes = [self[length].emptied(order, plan.classes) for length in lengths]
+        self.by_length = [self[length].emptied(order, plan.classes) for length in lengths]
 
     def heads(self, now: float) -> list[Ticket]:
         """Return who is next in each lane, the oldest first."""
-        heads = [head for lane in self._lanes if lane.requests and (head := lane.head(now)) is not None]
+        heads = [head for lane in self.by_length if lane.requests and (head := lane.head(now)) is not None]
         if len(heads) == 2 and heads[1].id < heads[0].id:
             heads.reverse()
         return heads
@@ -49,7 +43,7 @@ class Lanes:
         if at_bound is tenant.is_set_aside:
             return
         tenant.is_set_aside = at_bound
-        for lane in self._lanes:
+        for lane in self.by_length:
             if at_bound:
                 lane.set_aside(tenant)
             else:

@@ -104,7 +104,7 @@ class Ledger:
 
     __slots__ = (
         "_caps",
-        "_charges",
+        "_charged",
         "_kv_max",
         "_sides",
         "_slots_max",
@@ -117,7 +117,7 @@ class Ledger:
     def __init__(self, caps: Mapping[Budget, int]) -> None:
         self.slots = self.kv_tokens = self.long_prefill_tokens = 0
         self._sides = (_Side(), _Side())
-        self._charges: dict[int, Needs] = {}
+        self._charged: set[int] = set()
         self.in_prefill: set[int] = set()
         self.set_caps(caps)
 
@@ -160,9 +160,10 @@ class Ledger:
         return mask
 
     def charge(self, ticket: Ticket) -> None:
-        assert ticket.id not in self._charges, "a ticket is charged once"
-        is_long, prefill, sequences, kv_tokens = self._charges[ticket.id] = ticket.needs
+        assert ticket.id not in self._charged, "a ticket is charged once"
+        self._charged.add(ticket.id)
         self.in_prefill.add(ticket.id)
+        is_long, prefill, sequences, kv_tokens = ticket.needs
         own = self._sides[is_long]
         own.prefill += prefill
         own.slots += sequences
@@ -174,27 +175,24 @@ class Ledger:
 
     def release_prefill(self, ticket: Ticket) -> None:
         """Give back what only the prefill holds. Again, or after `release`: nothing happens."""
-        if ticket.id not in self.in_prefill:
-            return
-        self.in_prefill.remove(ticket.id)
-        is_long, prefill, _, _ = self._charges[ticket.id]
-        self._sides[is_long].prefill -= prefill
-        if is_long:
-            self.long_prefill_tokens -= ticket.assignment.prompt_tokens
+        if ticket.id in self.in_prefill:
+            self.in_prefill.remove(ticket.id)
+            is_long, prefill, _, _ = ticket.needs
+            self._sides[is_long].prefill -= prefill
+            if is_long:
+                self.long_prefill_tokens -= ticket.assignment.prompt_tokens
 
     def release(self, ticket: Ticket) -> None:
         """Give back everything that is still held. Again: nothing happens."""
-        if ticket.id in self.in_prefill:
-            self.release_prefill(ticket)
-        needs = self._charges.pop(ticket.id, None)
-        if needs is None:
-            return
-        is_long, _, sequences, kv_tokens = needs
-        own = self._sides[is_long]
-        own.slots -= sequences
-        own.kv_tokens -= kv_tokens
-        self.slots -= sequences
-        self.kv_tokens -= kv_tokens
+        self.release_prefill(ticket)
+        if ticket.id in self._charged:
+            self._charged.remove(ticket.id)
+            is_long, _, sequences, kv_tokens = ticket.needs
+            own = self._sides[is_long]
+            own.slots -= sequences
+            own.kv_tokens -= kv_tokens
+            self.slots -= sequences
+            self.kv_tokens -= kv_tokens
 
     @property
     def short_prefill_tokens(self) -> int:
@@ -209,4 +207,4 @@ class Ledger:
         return {budget.name.lower(): self._caps[budget] for budget in Budget if budget in self._caps}
 
     def __len__(self) -> int:
-        return len(self._charges)
+        return len(self._charged)
