@@ -59,6 +59,11 @@ class Courses:
     def __len__(self) -> int:
         return len(self._courses)
 
+    def has_slice_out(self, ticket: Ticket) -> bool:
+        """Tell whether a slice of this ticket's prompt, not its request itself, is at the engine."""
+        course = self._courses.get(ticket)
+        return course is not None and course.sent_tokens is not None and not course.at_request
+
     def begin(self, ticket: Ticket, plan: LongPrefill, now: float) -> None:
         """Start a course, put aside from the first moment: `next_part` sends it, slices once they are `accepted`."""
         assignment = ticket.assignment

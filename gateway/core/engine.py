@@ -18,7 +18,7 @@ from gateway.core.drift import Drift
 from gateway.core.estimate import Quantile
 from gateway.core.feedback import LongControl
 from gateway.core.lazy_heap import LazyHeap
-from gateway.core.ledger import LONG_PREFILLS, Budget, Ledger, caps_of
+from gateway.core.ledger import NO_LONG_PREFILL, Budget, Ledger, caps_of
 from gateway.core.plan import LongPrefill, LongPrefillMode, NonStreamRelease, Plan
 from gateway.core.slices import Course, slice_end
 from gateway.core.steptime import PrefillSample, StepFit
@@ -112,7 +112,7 @@ class Engine:
         needs = ticket.needs
         mask = self.ledger.lacking(needs)
         if self._long_pause is not None and needs[0]:
-            mask |= 1 << LONG_PREFILLS
+            mask |= NO_LONG_PREFILL
         return mask
 
     def cost_s(self, assignment: Assignment) -> float:
@@ -141,10 +141,10 @@ class Engine:
     def predicted_step_s(self, ticket: Ticket) -> float:
         """Predict the step that would compute the ticket's first chunk beside all that is charged here."""
         ledger, model = self.ledger, self.fit.model
-        long_tokens = ledger.used(Budget.LONG_PREFILLS) * self._chunk_tokens
-        short_tokens = ledger.prefill_tokens(LengthClass.SHORT) + ledger.used(Budget.SLOTS)
+        long_tokens = ledger.long_prefills * self._chunk_tokens
+        short_tokens = ledger.short_prefill_tokens + ledger.slots
         own_tokens = min(ticket.assignment.prompt_tokens, self._chunk_tokens)
-        long_context = ledger.prefill_tokens(LengthClass.LONG) / 2
+        long_context = ledger.long_prefill_tokens / 2
         attention_s = model.per_token_context_s * long_tokens * long_context
         return model.step_s(long_tokens + short_tokens + own_tokens) + attention_s
 
@@ -152,11 +152,12 @@ class Engine:
         """Charge a ticket that is sent now."""
         ledger = self.ledger
         self._alone = None if ledger.in_prefill else ticket
-        ticket.beside_long = self._has_long
+        ticket.beside_long = ledger.long_prefills > 0
         ledger.charge(ticket)
         self.courses.disturb()
         ticket.prefill_s = self.fit.model.prefill_s(ticket.assignment.prompt_tokens, self._chunk_tokens)
-        self._expect_first_token(ticket, ticket.prefill_s, now)
+        if not ticket.assignment.stream:
+            self._expect_first_token(ticket, ticket.prefill_s, now)
 
     # ── long prompts in parts ──
 
@@ -198,7 +199,7 @@ class Engine:
     def make_way(self, now: float, *, shorts_in_line: bool) -> list[Event]:
         """Let the next part of a long prompt go, or take one back for shorts."""
         events: list[Event] = []
-        shorts_wait = shorts_in_line or self.ledger.used(Budget.SHORT_PREFILL_TOKENS) > 0
+        shorts_wait = shorts_in_line or self.ledger.short_prefill_tokens > 0
         if shorts_wait and (ticket := self._recall(now)) is not None:
             events.append(Recalled(ticket))
         if (course := self._next_part(now, shorts_wait=shorts_wait)) is not None:
@@ -210,7 +211,7 @@ class Engine:
         if self.paused_until is not None:
             return None
         reserved_tokens, short_tokens = (
-            self.ledger.used(Budget.KV_TOKENS),
+            self.ledger.kv_tokens,
             self._plan.admission.short_prefill_tokens_max,
         )
         cache = Cache(self.ledger.cap(Budget.KV_TOKENS), reserved_tokens, short_tokens or 0)
@@ -292,18 +293,15 @@ class Engine:
 
     def observe(self, load: EngineLoad, now: float) -> None:
         """Correct the budgets by what the engine says of itself."""
-        changed = self._drift.look(load, self.ledger.used(Budget.SLOTS), now)
+        changed = self._drift.look(load, self.ledger.slots, now)
         if self._drift.has_no_room and self._control is not None:
             changed |= self._control.no_room()
         if changed:
             self._set_caps()
 
-    def leave(self, ticket: Ticket, now: float, *, cut: bool, output_tokens: int | None = None) -> bool:
-        """End a ticket's stay; True where a slice of its prompt was at the engine.
-
-        cut: the gateway aborted it, so its charges stay until the steps in flight end.
-        """
-        course = self.courses.end(ticket)
+    def leave(self, ticket: Ticket, now: float, *, cut: bool, output_tokens: int | None = None) -> None:
+        """End a ticket's stay; `cut`: the gateway aborted it, so it holds its place until the steps in flight end."""
+        self.courses.end(ticket)
         if len(self.courses):
             kept_tokens = ticket.needs[3]
             if output_tokens is not None:
@@ -318,7 +316,6 @@ class Engine:
             self._due.push(ticket, now + _STEPS_IN_FLIGHT * model.step_s(self._chunk_tokens, context))
         else:
             self.ledger.release(ticket)
-        return course is not None and course.slice_is_out
 
     def settle(self, due: Due) -> None:
         """Give back what is due: the charge of a ticket that ended, the prefill charge of one that runs, a pause."""
@@ -358,7 +355,7 @@ class Engine:
 
     @property
     def _has_long(self) -> bool:
-        return self.ledger.used(LONG_PREFILLS) > 0
+        return self.ledger.long_prefills > 0
 
     def _steer(self, control: LongControl, ticket: Ticket, engine_ttft_s: float, now: float) -> None:
         if ticket.assignment.length_class is SHORT:

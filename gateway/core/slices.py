@@ -85,11 +85,6 @@ class Course:
         """Whether the caller's own request is at the engine."""
         return self.sent_tokens == self.prompt_tokens
 
-    @property
-    def slice_is_out(self) -> bool:
-        """Whether a slice of the prompt, not the request itself, is at the engine."""
-        return self.sent_tokens is not None and not self.at_request
-
     def hold_s(self, model: StepModel, step_tokens: int, since: float) -> float:
         """Return how long it may be put aside for shorts: as stated, or its slack in equal shares over its parts."""
         if self.plan.hold_max_s is not None:
