@@ -99,7 +99,9 @@ class Admission:
         self._waiting.join(ticket, now)
         lane = self._lanes[assignment.length_class]
         lane.append(ticket)
-        if lane.head(now) is ticket:  # otherwise nothing can go that could not go before
+        head = lane.head(now)
+        # Otherwise nothing can go that could not go before.
+        if head is ticket or (head is not None and head.assignment.engine is not None):
             self._dispatch(now, events)
         if ticket.state is WAITING:
             self._seat(ticket, now, events)
@@ -257,7 +259,7 @@ class Admission:
     def _refused_at_arrival(self, ticket: Ticket, now: float) -> Refusal | None:
         if self._drain_at is not None:
             return self._refusals.draining(ticket)
-        if not self._fleet.any_up:
+        if not self._fleet.may_serve(ticket.assignment):
             return no_engine()
         early = self._plan.early_rejection
         return None if early is None else self._early.at_arrival(ticket, early.confidence, now)
@@ -303,13 +305,19 @@ class Admission:
         fleet, lanes = self._fleet, self._lanes
         if fleet.next_change_at() <= now:
             fleet.settle(now)
-        while (heads := lanes.heads(now)) and (choice := fleet.choose(heads)) is not None:
+        while heads := lanes.heads(now):
+            choice = fleet.choose(heads)
+            if choice is None:
+                if lanes.pass_over_bound(heads):
+                    continue
+                break
             ticket, engine = choice
             hopeless = self._refused_at_dispatch(ticket, engine, now)
             if hopeless is None:
                 self._send(ticket, engine, now, events)
             else:
                 events.append(self._refuse(ticket, hopeless, now))
+        lanes.resume()
         if fleet.divides:
             self._make_way(now, events)
 
