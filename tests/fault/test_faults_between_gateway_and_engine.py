@@ -13,6 +13,7 @@ from collections import Counter
 import pytest
 
 from gateway.core.plan import AdmissionKind, OrderKind, SlotBudget
+from gateway.server import upstream
 from gateway.testing import answers
 from gateway.testing.builders import a_class, a_plan, an_admission
 from gateway.testing.dialect_answers import a_message, a_response, message_events, response_events
@@ -22,10 +23,8 @@ from gateway.testing.raw_client import BrokenAnswer
 from gateway.testing.scripted_engine import ScriptedEngine
 
 PATIENT = {"timeouts": {"connect_s": 30, "first_byte_s": 30, "idle_s": 30}}
-QUICK = {
-    phase: {"timeouts": {"connect_s": 30, "first_byte_s": 30 if phase == "middle" else 0.15, "idle_s": 0.15}}
-    for phase in ("before", "sent", "head", "begun", "middle")
-}
+SHORT_S = {"timeouts": {"connect_s": 30, "first_byte_s": 0.15, "idle_s": 0.15}}
+SHORT_IDLE_S = {"timeouts": {"connect_s": 30, "first_byte_s": 30, "idle_s": 0.15}}
 HELLO = [{"role": "user", "content": "Say hello."}]
 PATHS = {
     "/v1/chat/completions": a_chat(max_tokens=5),
@@ -193,20 +192,26 @@ async def test_before_the_first_event_a_break_is_a_502_and_after_it_the_streams_
     await meets(tmp_path, lambda path, stream: Fault(kind, place(phase, path, stream=stream)), check)
 
 
+@pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("phase", ["before", "sent", "head", "begun", "middle"])
-async def test_before_the_first_event_a_silence_is_a_504_and_after_it_the_streams_last_event(tmp_path, phase):
+async def test_before_the_first_event_a_silence_is_a_504_and_after_it_the_streams_last_event(tmp_path, phase, stream):
+    has_begun = stream and phase == "middle"
+
     def check(path, stream, seen):
-        (broken_off_with if stream and phase == "middle" else refused_with)(path, seen, "engine_timeout")
+        (broken_off_with if has_begun else refused_with)(path, seen, "engine_timeout")
         return "timed_out"
 
     def fault(path, stream):
         return Fault(Kind.STALL, place(phase, path, stream=stream))
 
-    await meets(tmp_path, fault, check, CASES[-2:], times=QUICK[phase])
+    times = SHORT_IDLE_S if has_begun else SHORT_S
+    await meets(tmp_path, fault, check, [("/v1/messages", stream)], times=times)
 
 
 @pytest.mark.parametrize("kind", [Kind.RESET, Kind.CLOSE, Kind.HALF_CLOSE, Kind.STALL])
-async def test_between_the_last_event_and_the_end_of_the_answer_a_fault_harms_nobody(tmp_path, kind):
+async def test_between_the_last_event_and_the_end_of_the_answer_a_fault_harms_nobody(tmp_path, kind, monkeypatch):
+    monkeypatch.setattr(upstream, "END_S_MAX", 0.05)
+
     def check(path, stream, seen):
         assert seen == (200, what_it_says(path, stream=stream), False)
         return "completed"
@@ -257,7 +262,7 @@ async def test_a_line_that_never_ends_passes_as_long_as_the_client_takes_it(tmp_
             async with gateway.client() as client:
                 await client.post(path, {**body, "stream": True})
                 assert (await client.read_head()).status == 200
-                for _ in range(40):
+                for _ in range(20):
                     assert await client.read_chunk()
                 client.reset()
             await proxy.until(lambda: proxy.faulted_open == 0)
