@@ -191,7 +191,8 @@ async def at_rest(gateway, engines, tasks_and_files):
         engine.aborted.clear()
     if tasks_and_files is not None:
         await gateway.until(lambda: all(engine.connections_open <= KEPT_MAX for engine in engines))
-        await gateway.until(lambda: held(engines)[:2] <= tasks_and_files and held(engines)[1] <= tasks_and_files[1])
+        tasks, files = tasks_and_files
+        await gateway.until(lambda: held(engines)[0] <= tasks and held(engines)[1] <= files)
     return held(engines)
 
 
