@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Self
 
 PIECE_BYTES = 1 << 16
+BACKLOG_FILLED_BY = 4
 _NOT_SENT = -1
 
 
@@ -62,6 +63,7 @@ class FaultProxy:
         self.port = 0
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
+        self._stuck: list[socket.socket] = []
         self._changed = asyncio.Condition()
 
     @property
@@ -76,6 +78,8 @@ class FaultProxy:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.refuse_connections()
+        for stuck in self._stuck:
+            stuck.close()
         for writer in list(self._writers):
             writer.transport.abort()
         async with self._changed:
@@ -91,6 +95,22 @@ class FaultProxy:
         if self._server is not None:
             self._server.close()
             self._server = None
+
+    async def stall_connections(self) -> None:
+        """Take new connections no further than into a full backlog: whoever connects hears nothing. Cut the others."""
+        await self.refuse_connections()
+        listener = socket.socket()
+        self._stuck.append(listener)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", self.port))
+        listener.listen(0)
+        for _ in range(BACKLOG_FILLED_BY):
+            filler = socket.socket()
+            self._stuck.append(filler)
+            filler.setblocking(False)
+            filler.connect_ex(("127.0.0.1", self.port))
+        for writer in list(self._writers):
+            writer.transport.abort()
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until the condition holds; it is looked at whenever a fault is met or its connection ends."""
