@@ -22,7 +22,7 @@ from gateway.server.rooms import Rooms
 from gateway.server.upstream import Outgoing, Reply
 from gateway.server.visit import Visit
 from gateway.wire import requests
-from gateway.wire.dialects import Route
+from gateway.wire.dialects import Route, request_id_headers
 from gateway.wire.headers import client_headers, engine_headers
 from gateway.wire.sse import StreamTap
 
@@ -73,7 +73,7 @@ class Unadmitted:
     async def _pass_on(self, visit: Visit, watch: EngineWatch, outgoing: Outgoing) -> None:
         try:
             async with self._rooms.upstream.open(watch.target, outgoing) as reply:
-                if not (200 <= reply.status < 300 or reply.status >= 400):
+                if not reply.is_an_answer:
                     raise engine_failure.broken(f"answered with status {reply.status}")
                 await _relay(reply, visit)
         except EngineFailure as failure:
@@ -101,7 +101,7 @@ async def _relay(reply: Reply, visit: Visit) -> None:
     reply.began()
     is_stream = reply.is_event_stream and reply.status == 200
     client.tap = tap = StreamTap(visit.dialect) if is_stream else None
-    headers = [*client_headers(reply.headers, stream=is_stream), ("x-request-id", visit.request_id)]
+    headers = client_headers(reply.headers, stream=is_stream) + request_id_headers(visit.dialect, visit.request_id)
     await client.commit(reply.status, headers, content_length=reply.content_length)
     while chunk:
         if tap is not None:

@@ -55,6 +55,11 @@ class Reply:
         return [(_text(name), _text(value)) for name, value in self._response.raw_headers]
 
     @property
+    def is_an_answer(self) -> bool:
+        """Whether the status may be passed on: a success or an error, no redirect and nothing unheard of."""
+        return 200 <= self.status < 300 or 400 <= self.status < 600
+
+    @property
     def is_event_stream(self) -> bool:
         return self._response.content_type == "text/event-stream"
 
