@@ -48,6 +48,15 @@ class Line:
         return [event.ticket for event in self.events if isinstance(event, Refused)]
 
 
+def test_what_runs_for_hours_keeps_its_place_until_it_ends():
+    line = Line(one_at_a_time(a_class(wait_s_max=(1e6, 1e6))))
+    waiting = line.offer()
+    for _ in range(100):
+        line.now += 3600
+        assert not [event for event in line.admission.tick(line.now) if isinstance(event, Dispatched)]
+    assert line.next() is waiting
+
+
 # ── newest first in overload ──
 
 
