@@ -55,8 +55,8 @@ class Reply:
         return [(_text(name), _text(value)) for name, value in self._response.raw_headers]
 
     @property
-    def is_an_answer(self) -> bool:
-        """Whether the status may be passed on: a success or an error, no redirect and nothing unheard of."""
+    def is_final(self) -> bool:
+        """Whether the status is one that an answer may have: no interim one, no redirect, and one that there is."""
         return 200 <= self.status < 300 or 400 <= self.status < 600
 
     @property
@@ -71,7 +71,8 @@ class Reply:
     @property
     def at_end(self) -> bool:
         """Whether everything has been read: no further `read` is needed to know it."""
-        return self._response.content.at_eof()
+        content = self._response.content
+        return content.at_eof() and content.exception() is None
 
     async def read(self) -> bytes:
         """Return the bytes that came, as soon as any come; b"" at the end of a complete answer."""
