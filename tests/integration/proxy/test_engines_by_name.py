@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 
+import aiohttp
 import pytest
 
 from gateway.server import connector
@@ -20,12 +20,12 @@ CHAT = "/v1/chat/completions"
 def addresses(monkeypatch):
     """Host name -> address, for names that no resolver knows."""
     known = {}
-    resolve = socket.getaddrinfo
+    resolve = aiohttp.ThreadedResolver.resolve
 
-    def getaddrinfo(host, *args, **kwargs):
-        return resolve(known.get(host, host), *args, **kwargs)
+    async def resolve_known(self, host, *args, **kwargs):
+        return [{**each, "hostname": host} for each in await resolve(self, known.get(host, host), *args, **kwargs)]
 
-    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    monkeypatch.setattr(aiohttp.ThreadedResolver, "resolve", resolve_known)
     return known
 
 
