@@ -195,6 +195,18 @@ def test_what_an_idle_tenant_gets_back_it_finds_when_it_returns():
     assert tags[1] < 0.2 * tags[0]
 
 
+def test_what_one_tenant_gave_back_is_its_classes_at_once_also_where_another_waits_for_it():
+    classes = [a_class(name, rank=rank, weight=1) for rank, name in enumerate(("interactive", "batch"))]
+    line = Line(one_at_a_time(*classes))
+    line.offer(service_class="batch", output_tokens=1000)
+    much = line.offer(tenant="states much", output_tokens=4000)
+    line.next()
+    assert line.next() is much
+    other = line.offer(tenant="other")
+    line.offer(service_class="batch")
+    assert line.next(output_tokens=10) is other
+
+
 def test_a_refund_into_a_lane_that_a_reload_took_away_changes_nothing():
     line = Line(a_plan())
     long = line.offer(prompt_tokens=8192)
