@@ -40,9 +40,6 @@ class Waiting:
         self._tenants: Counter[tuple[str, str]] = Counter()
         self._deadlines: LazyHeap[Ticket] = LazyHeap()
 
-    def __len__(self) -> int:
-        return len(self._deadlines)
-
     def __contains__(self, ticket: Ticket) -> bool:
         return ticket in self._deadlines
 
