@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import structlog
-from aiohttp import HttpVersion10, HttpVersion11, web
-from aiohttp.http_parser import RawRequestMessage
+from aiohttp import HttpVersion10, HttpVersion11, http_parser, web
 from aiohttp.web_protocol import RequestHandler
 
 from gateway.core.types import Reason, Refusal
@@ -30,6 +29,9 @@ _CRASHED = (
     b'{"error":{"message":"The gateway failed on this request.","type":"api_error","param":null,'
     b'"code":"internal_error"}}'
 )
+
+# aiohttp's parser in Python reads some requests otherwise than the compiled one, and takes what that one refuses.
+HAS_COMPILED_PARSER = http_parser.HttpRequestParser is not http_parser.HttpRequestParserPy
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
@@ -71,7 +73,7 @@ class Front(web.Server):
     def __call__(self) -> RequestHandler:
         return FrontConnection(self, loop=self._loop, **self._kwargs)
 
-    def _make_request(self, message: RawRequestMessage, *rest: Any) -> web.BaseRequest:
+    def _make_request(self, message: http_parser.RawRequestMessage, *rest: Any) -> web.BaseRequest:
         request = super()._make_request(message, *rest)
         if message.version not in _SPOKEN:
             request[FOREIGN_VERSION] = True
