@@ -101,8 +101,10 @@ class Admission:
         lane = self._lanes[assignment.length_class]
         lane.append(ticket)
         # Otherwise nothing can go that could not go before.
-        if (self._may_go() or fleet.divides) and lane.head(now) is ticket:
-            self._dispatch(now, events)
+        if self._may_go() or fleet.divides:
+            head = lane.head(now)
+            if head is ticket or (head is not None and head.assignment.engine is not None):
+                self._dispatch(now, events)
         if ticket.state is WAITING:
             self._seat(ticket, now, events)
         return ticket, events
@@ -259,7 +261,7 @@ class Admission:
     def _refused_at_arrival(self, ticket: Ticket, now: float) -> Refusal | None:
         if self._drain_at is not None:
             return self._refusals.draining(ticket)
-        if not self._fleet.any_up:
+        if not self._fleet.may_serve(ticket.assignment):
             return no_engine()
         early = self._plan.early_rejection
         return None if early is None else self._early.at_arrival(ticket, early.confidence, now)
@@ -305,7 +307,12 @@ class Admission:
         fleet, lanes = self._fleet, self._lanes
         if fleet.next_change_at() <= now:
             fleet.settle(now)
-        while (choice := fleet.choose(lanes.heads(now))) is not None:
+        while heads := lanes.heads(now):
+            choice = fleet.choose(heads)
+            if choice is None:
+                if lanes.pass_over_bound(heads):
+                    continue
+                break
             ticket, engine = choice
             hopeless = self._refused_at_dispatch(ticket, engine, now)
             if hopeless is None:
@@ -314,6 +321,7 @@ class Admission:
                 events.append(self._refuse(ticket, hopeless, now))
             if not self._may_go():
                 break
+        lanes.resume()
         if fleet.divides:
             self._make_way(now, events)
 

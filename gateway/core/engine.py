@@ -17,7 +17,7 @@ from gateway.core.drift import Drift
 from gateway.core.estimate import Quantile
 from gateway.core.feedback import LongControl
 from gateway.core.lazy_heap import LazyHeap
-from gateway.core.ledger import NO_LONG_PREFILL, Budget, Ledger, caps_of
+from gateway.core.ledger import EVERYTHING, NO_LONG_PREFILL, Budget, Ledger, caps_of
 from gateway.core.plan import LongPrefillMode, NonStreamRelease, Plan
 from gateway.core.slices import Course, Courses, slice_end
 from gateway.core.steptime import PrefillSample, StepFit
@@ -108,6 +108,9 @@ class Engine:
 
     def lacking(self, ticket: Ticket) -> int:
         """Return the budgets that stand in the ticket's way, as a mask; 0: it can be sent now."""
+        only_at = ticket.assignment.engine
+        if only_at is not None and only_at != self.name:
+            return EVERYTHING
         needs = ticket.needs
         mask = self.ledger.lacking(needs)
         if self._long_pause is not None and needs[0]:

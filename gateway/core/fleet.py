@@ -11,13 +11,11 @@ from math import inf
 
 from gateway.core.engine import Due, Engine
 from gateway.core.lazy_heap import LazyHeap
-from gateway.core.ledger import USED_BY
+from gateway.core.ledger import EVERYTHING, USED_BY
 from gateway.core.plan import Plan
 from gateway.core.ticket import Assignment, Ticket
 from gateway.core.types import LONG, SHORT, EngineSnapshot, EngineSpec, LengthClass
 
-_EVERYTHING = -1
-"""The mask of all budgets: whoever is first in line passes nobody."""
 _PACKED_S = 1e6
 """More than any step takes."""
 
@@ -54,6 +52,13 @@ class Fleet:
 
     def dividing(self) -> list[Engine]:
         return [engine for engine in self._engines.values() if len(engine.courses)]
+
+    def may_serve(self, assignment: Assignment) -> bool:
+        """Tell whether an engine is up that can serve it."""
+        if assignment.engine is None:
+            return self.any_up
+        engine = self._engines.get(assignment.engine)
+        return engine is not None and engine.up and not engine.retired
 
     def set_up(self, name: str, up: bool) -> None:
         self._engines[name].up = up
@@ -104,7 +109,7 @@ class Fleet:
         engines = self._open
         if len(engines) == 1:
             return _choose_at(engines[0], heads)
-        older_lacks = [_EVERYTHING] * len(engines)
+        older_lacks = [EVERYTHING] * len(engines)  # whoever is first in line passes nobody
         for head in heads:
             lacks = [engine.lacking(head) for engine in engines]
             uses_not = ~USED_BY[head.needs[0]]
@@ -159,7 +164,7 @@ class Fleet:
 
 def _choose_at(engine: Engine, heads: Sequence[Ticket]) -> tuple[Ticket, Engine] | None:
     """`Fleet.choose` where there is nothing to choose of engines."""
-    older_lacks = _EVERYTHING
+    older_lacks = EVERYTHING
     for head in heads:
         lacks = engine.lacking(head)
         if not lacks and older_lacks & ~USED_BY[head.needs[0]]:

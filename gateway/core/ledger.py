@@ -40,6 +40,8 @@ NO_LONG_PREFILL = 1 << Budget.LONG_PREFILLS
 
 USED_BY = tuple(sum(1 << budget for budget in (*own, *_SHARED)) for own in _OWN)
 """The budgets that a request uses, as a mask, by the first of its needs: a short's, a long's."""
+EVERYTHING = -1
+"""The mask of all budgets."""
 
 
 def needs_of(assignment: Assignment, kv_block_tokens: int) -> Needs:

@@ -178,8 +178,7 @@ class Handlers:
         pool = models.pool_of(pools, identity, draft.model)
         call = await of_body(len(body), requests.judge, draft, plan.request, rooms.allowed_engine_fields)
         previous = call.members.get("previous_response_id") if route is RESPONSES else None
-        if previous is not None:
-            rooms.kept_responses.engine_of(previous, identity.tenant, param="previous_response_id")
+        engine = None if previous is None else rooms.keeper_of(previous, identity.tenant, pool.name).target.name
         context_tokens = pools.context_tokens(call.model)
         shape = await self._measure(exchange, pool, call, context_tokens)
         rooms.observer.measured(exchange, plan.length_class(shape.longest_prompt_tokens), pool.name)
@@ -199,6 +198,7 @@ class Handlers:
         if not isinstance(judged, Assignment):
             raise Refusing(judged)
         sent_headers = engine_headers(headers.items(), content_type="application/json")
+        judged = replace(judged, engine=engine)
         return pool, Admitted(call.released(), judged, sent_headers, exchange, visit.client, visit.service, prompt)
 
     # ── steps ──

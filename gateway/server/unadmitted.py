@@ -62,10 +62,7 @@ class Unadmitted:
         rooms = self._rooms
         assert route.response_id is not None, "only a route about a response comes here"
         with self._opening(identity.tenant):
-            kept_by = rooms.kept_responses.engine_of(route.response_id, identity.tenant)
-            watch = rooms.watches.get(kept_by.name)  # none, or another's name by now, after a reload
-            if watch is None or watch.target.url != kept_by.url or not watch.health.is_up:
-                raise Refusing(Refusal(Reason.NO_ENGINE, "The engine that made this response is not there now."))
+            watch = rooms.keeper_of(route.response_id, identity.tenant)
             await intake.read_body(visit.request, visit.client, rooms.intake, held)  # the id says it all
             asked = [pair for pair in visit.request.query_string.split("&") if _QUERY.fullmatch(pair)]
             path = f"{route.path}?{'&'.join(asked)}" if asked else route.path

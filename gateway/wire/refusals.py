@@ -56,6 +56,7 @@ STATUS_OF_CODE: Mapping[str, int] = {
     "unsupported_content_encoding": 415,
     "headers_too_large": 431,
     "unsupported_transfer_encoding": 501,
+    "unsupported_http_version": 505,
 }
 
 _ANTHROPIC_TYPE_OF_STATUS: Mapping[int, str] = {
