@@ -18,13 +18,14 @@ from gateway.core import early_rejection
 from gateway.core.classify import engine_priority
 from gateway.core.engine import Engine
 from gateway.core.fleet import Fleet
-from gateway.core.lane import Lane
+from gateway.core.lane import Lane, lane_names
 from gateway.core.ledger import needs_of
 from gateway.core.line import is_half_late
 from gateway.core.orders import order_of
 from gateway.core.plan import AdmissionKind, Plan
 from gateway.core.refusals import Refusals, no_engine
 from gateway.core.repeats import Repeats
+from gateway.core.standing import Ahead
 from gateway.core.steptime import PrefillSample, StepModel
 from gateway.core.ticket import (
     Assignment,
@@ -44,6 +45,7 @@ from gateway.core.ticket import (
 from gateway.core.types import EngineLoad, EngineSpec, LengthClass, LineSnapshot, Outcome, Refusal, Resource, Snapshot
 from gateway.core.waiting import Waiting
 
+STANDINGS_MAX = 8
 _CUT = frozenset({Outcome.CLIENT_GONE, Outcome.TIMED_OUT})
 _EMPTY_LINE = LineSnapshot(requests=0, prompt_tokens=0, body_bytes=0, oldest_offered_at=None)
 
@@ -62,7 +64,7 @@ class Admission:
         self._drain_at: float | None = None
         self._plan = plan
         self._fleet = Fleet(engines, plan)
-        self._lanes = {lane: Lane(order_of(plan.order)) for lane in _lane_names(plan)}
+        self._lanes = {lane: Lane(order_of(plan.order)) for lane in lane_names(plan)}
 
     # ── what the gate calls ──
 
@@ -125,7 +127,7 @@ class Admission:
             if output_tokens is not None:
                 self._refund(ticket, output_tokens)
         ticket.state = TicketState.ENDED
-        events.append(Finished(ticket, outcome, waited_s))
+        events.append(Finished(ticket, outcome, waited_s, output_tokens))
         return events + self.tick(now)
 
     def requeue(self, ticket: Ticket, now: float, pause_s: float) -> list[Event]:
@@ -199,7 +201,7 @@ class Admission:
         self._plan = plan
         self._fleet.configure(engines, plan)
         order = order_of(plan.order)
-        self._lanes = {name: self._lane_for(name).emptied(order, plan.classes) for name in _lane_names(plan)}
+        self._lanes = {name: self._lane_for(name).emptied(order, plan.classes) for name in lane_names(plan)}
         for ticket in waiting:
             self._lane(ticket).append(ticket)
         for ticket in self._running.values():
@@ -213,6 +215,16 @@ class Admission:
     def step_models(self) -> Mapping[str, StepModel]:
         """Return how long steps take at each engine, as it is known now."""
         return {name: self._fleet[name].fit.model for name in self._fleet.snapshot()}
+
+    @property
+    def fleet(self) -> Fleet:
+        """The engines, to look at."""
+        return self._fleet
+
+    def standing(self, ticket: Ticket) -> Ahead:
+        """Return what stands in the ticket's way now: its line, and the budgets of the first few engines."""
+        in_line, in_lane = self._waiting.beside(ticket.assignment), self._lane(ticket).requests
+        return Ahead(in_line, in_lane, self._fleet.standings(ticket, STANDINGS_MAX))
 
     def snapshot(self) -> Snapshot:
         """Return what waits and what runs now; every class of the plan is present, also at 0."""
@@ -325,7 +337,7 @@ class Admission:
         assignment = ticket.assignment
         self._lane(ticket).serve(ticket)
         self._waiting.leave(ticket, now, served=True)
-        engine.take(ticket, now)
+        self._fleet.take(ticket, engine, now)
         ticket.state, ticket.engine, ticket.dispatched_at = TicketState.RUNNING, engine.name, now
         self._running[ticket.id] = ticket
         self._tenants_running[assignment.class_plan.name, assignment.tenant] += 1
@@ -384,10 +396,3 @@ class Admission:
 
     def _in_line(self) -> list[Ticket]:
         return sorted(self._waiting.tickets(), key=lambda ticket: ticket.id)
-
-
-def _lane_names(plan: Plan) -> tuple[LengthClass, ...]:
-    """Token budgets make two lanes, short before long; without them one lane (SHORT) holds both lengths."""
-    if plan.admission.kind is AdmissionKind.TOKEN_BUDGET:
-        return LengthClass.SHORT, LengthClass.LONG
-    return (LengthClass.SHORT,)

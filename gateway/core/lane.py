@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from gateway.core.lazy_heap import LazyHeap
 from gateway.core.line import Flow
 from gateway.core.orders import Order, flow_kind
-from gateway.core.plan import ClassPlan
+from gateway.core.plan import AdmissionKind, ClassPlan, Plan
 from gateway.core.ticket import Ticket
+from gateway.core.types import LengthClass
 
 _IDLE_TAGS_KEPT = 1024
 
@@ -202,3 +203,10 @@ class Lane:
 def _refunded(tag: float, amount: float, virtual_time: float) -> float:
     """Lower a tag, but not below the virtual time: what was forgiven when a flow came back is not paid out later."""
     return max(tag - amount, min(tag, virtual_time))
+
+
+def lane_names(plan: Plan) -> tuple[LengthClass, ...]:
+    """Token budgets make two lanes, short before long; without them one lane (SHORT) holds both lengths."""
+    if plan.admission.kind is AdmissionKind.TOKEN_BUDGET:
+        return LengthClass.SHORT, LengthClass.LONG
+    return (LengthClass.SHORT,)

@@ -10,7 +10,7 @@ Sets of budgets are bit masks and amounts are indexed by budget: this is the inn
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -32,7 +32,7 @@ class Budget(IntEnum):
     LONG_KV_TOKENS = 7
 
 
-_UNBOUND = 1 << 62
+UNBOUND = 1 << 62
 # As plain numbers: a list is indexed by an enum's member at three times the cost.
 _SLOTS, _KV = int(Budget.SLOTS), int(Budget.KV_TOKENS)
 _SHORT = (int(Budget.SHORT_PREFILL_TOKENS), int(Budget.SHORT_SLOTS), int(Budget.SHORT_KV_TOKENS))
@@ -110,7 +110,7 @@ class Ledger:
 
     def set_caps(self, caps: Mapping[Budget, int]) -> None:
         """Hold all further charges against these; what is charged beyond a smaller cap leaves by attrition."""
-        self._caps = [caps.get(budget, _UNBOUND) for budget in Budget]
+        self._caps = [caps.get(budget, UNBOUND) for budget in Budget]
 
     def lacking(self, needs: Needs) -> int:
         """Return the budgets that stand in the way, as a mask; 0: it fits."""
@@ -163,6 +163,10 @@ class Ledger:
     def used(self, budget: Budget) -> int:
         return self._used[budget]
 
+    def amounts(self) -> tuple[Sequence[int], Sequence[int]]:
+        """Return what is used and what is allowed now, by budget; neither changes any more."""
+        return tuple(self._used), self._caps
+
     def prefill_tokens(self, length_class: LengthClass) -> int:
         """Prompt tokens dispatched whose prefill charge is still held."""
         return self._prefill_tokens[length_class is LengthClass.LONG]
@@ -172,7 +176,7 @@ class Ledger:
 
     def budgets(self) -> Mapping[str, int]:
         """Return the caps that bind, by lower-case budget name."""
-        return {budget.name.lower(): self._caps[budget] for budget in Budget if self._caps[budget] != _UNBOUND}
+        return {budget.name.lower(): self._caps[budget] for budget in Budget if self._caps[budget] != UNBOUND}
 
     def __len__(self) -> int:
         return len(self._charges)

@@ -130,6 +130,10 @@ class Waiting:
             observed=observed,
         )
 
+    def beside(self, assignment: Assignment) -> int:
+        """Return how many wait in the assignment's class and length."""
+        return len(self._share(assignment).tickets)
+
     def next_deadline(self) -> float | None:
         first = self._deadlines.peek()
         return None if first is None else first[0]

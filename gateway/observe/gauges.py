@@ -41,6 +41,7 @@ class GaugeSources:
     plan: Callable[[], Plan]
     pools: Callable[[], Mapping[str, Snapshot]]
     engines: Callable[[], Mapping[str, EngineReading]]
+    shadow: Callable[[], Plan | None] = lambda: None
 
 
 class ScrapedGauges:
@@ -58,8 +59,14 @@ class ScrapedGauges:
         yield from self._lines(pools, plan)
         yield from _ledgers(pools)
         yield from _engines(self._sources.engines())
-        policy = Scraped("gateway_policy_info", "The policy in force.", labels=("name", "sha256", "mode"))
+        policy = Scraped(
+            "gateway_policy_info",
+            "The policy in force, and the one that is only counted.",
+            labels=("name", "sha256", "mode"),
+        )
         policy.add((plan.name, plan.sha256, "active"), 1)
+        if (shadow := self._sources.shadow()) is not None:
+            policy.add((shadow.name, shadow.sha256, "shadow"), 1)
         yield policy
         info = Scraped("gateway_info", "The gateway.", labels=("version",))
         info.add((RELEASE,), 1)

@@ -43,6 +43,7 @@ from gateway.server.ops_acts import Acts, OpsActs
 from gateway.server.questions import Questions
 from gateway.server.reload import Configured, Read, Reload
 from gateway.server.rooms import Rooms
+from gateway.server.shadows import Shadows
 from gateway.server.tasks import spawn
 from gateway.server.token_keys import TokenKeys
 from gateway.server.upstream import Upstream
@@ -99,6 +100,7 @@ class Gateway:
             clock=clock,
             ending=Ending(),
             kept_responses=KeptResponses(),
+            shadows=Shadows(observer),
             intake=IntakeBounds(
                 limits.body_bytes_max, limits.inflated_bytes_max, limits.header_bytes_max, limits.body_read_s
             ),
@@ -111,7 +113,10 @@ class Gateway:
         self._in_force = in_force
         self._reload = Reload(configured, read, self.rooms, in_force, self._counters)
         self._draining = Draining(self.rooms, lambda: self._reload.settings.drain)
-        observer.scrape_from(GaugeSources(lambda: self.rooms.plan, self._snapshots, self._readings))
+        self.rooms.shadows.put(plan, configured.shadow, gates, clock.now())
+        observer.scrape_from(
+            GaugeSources(lambda: self.rooms.plan, self._snapshots, self._readings, lambda: self.rooms.shadows.plan)
+        )
         observer.scrape_counting_from(self._counters.readings)
         self._front = Front(
             Handlers(self.rooms).handle,

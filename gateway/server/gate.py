@@ -51,6 +51,20 @@ class Clock(Protocol):
     def call_at(self, when: float, callback: Callable[[], None]) -> Timer: ...
 
 
+class Follower(Protocol):
+    """Who is told what admission does, after it was done, and may not stand in its way."""
+
+    def events(self, events: Sequence[Event], now: float) -> None: ...
+
+    def set_up(self, engine: str, *, up: bool, now: float) -> None: ...
+
+    def reconfigure(self, engines: Sequence[EngineSpec], now: float) -> None: ...
+
+    def drain(self, deadline_at: float, now: float) -> None: ...
+
+    def undrain(self, now: float) -> None: ...
+
+
 class Lease:
     """A dispatched request's hold on its engine's budgets, from dispatch to the end of `Gate.admit`.
 
@@ -93,10 +107,11 @@ class Lease:
 
 
 class Gate:
-    """Admission to one pool for coroutines."""
+    """Admission to one pool for coroutines. admission: to look at. follower: told everything; None: nobody is."""
 
     def __init__(self, admission: Admission, clock: Clock, observe: Callable[[Event, float], None]) -> None:
-        self._admission = admission
+        self.admission = self._admission = admission
+        self.follower: Follower | None = None
         self._clock = clock
         self._observe = observe
         self._placements: dict[int, asyncio.Future[Dispatched | Refused]] = {}
@@ -152,6 +167,8 @@ class Gate:
     def set_up(self, engine: str, *, up: bool) -> None:
         now = self._clock.now()
         self._settle(self._admission.set_up(engine, up, now), now)
+        if self.follower is not None:
+            self.follower.set_up(engine, up=up, now=now)
 
     def engine_said(self, engine: str, load: EngineLoad) -> None:
         now = self._clock.now()
@@ -160,11 +177,15 @@ class Gate:
     def reconfigure(self, plan: Plan, engines: Sequence[EngineSpec]) -> None:
         now = self._clock.now()
         self._settle(self._admission.reconfigure(plan, engines, now), now)
+        if self.follower is not None:
+            self.follower.reconfigure(engines, now)
 
     def drain(self, deadline_s: float) -> None:
         """Refuse new requests, and waiting ones that may wait longer than `deadline_s` from now."""
         now = self._clock.now()
         self._settle(self._admission.drain(now, now + deadline_s), now)
+        if self.follower is not None:
+            self.follower.drain(now + deadline_s, now)
 
     def calibrated(self, engine: str, samples: Sequence[PrefillSample]) -> None:
         self._admission.calibrated(engine, samples)
@@ -175,13 +196,15 @@ class Gate:
     def undrain(self) -> None:
         now = self._clock.now()
         self._settle(self._admission.undrain(now), now)
+        if self.follower is not None:
+            self.follower.undrain(now)
 
     @property
-    def is_idle(self) -> bool:
-        """Whether nobody waits or runs here."""
+    def alive(self) -> int:
+        """How many wait or run here."""
         snapshot = self.snapshot()
-        waiting = any(line.requests for line in snapshot.lines.values())
-        return not waiting and not any(sum(engine.running.values()) for engine in snapshot.engines.values())
+        waiting = sum(line.requests for line in snapshot.lines.values())
+        return waiting + sum(sum(engine.running.values()) for engine in snapshot.engines.values())
 
     def snapshot(self) -> Snapshot:
         return self._admission.snapshot()
@@ -204,6 +227,8 @@ class Gate:
                     pass
                 case _:
                     assert_never(event)
+        if self.follower is not None:
+            self.follower.events(events, now)
         self._rearm()
 
     def _rearm(self) -> None:

@@ -100,7 +100,7 @@ class InForce:
             default=rooms.clock.now(),
         )
         for name, since in list(self._leaving.items()):
-            if since < received_since and rooms.gates[name].is_idle:
+            if since < received_since and not rooms.gates[name].alive:
                 del self._leaving[name], rooms.gates[name]
                 # Another gate may still have work at an engine that had moved here: its watch stays, its news do not.
                 for engine in [each for each in self._news.specs if self._is_of(self._news.specs[each], name)]:

@@ -21,6 +21,7 @@ from gateway.server.ending import Ending
 from gateway.server.gate import Gate
 from gateway.server.intake import IntakeBounds
 from gateway.server.kept_responses import KeptResponses
+from gateway.server.shadows import Shadows
 from gateway.server.upstream import Upstream
 
 
@@ -43,6 +44,7 @@ class Rooms:
     clock: LoopClock
     ending: Ending
     kept_responses: KeptResponses
+    shadows: Shadows
     intake: IntakeBounds
     allowed_engine_fields: frozenset[str]
     client_stall_s: float

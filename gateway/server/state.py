@@ -56,6 +56,7 @@ def state(rooms: Rooms) -> dict[str, Any]:
         "ready": is_ready(rooms),
         "serving": len(rooms.ending),
         "policy": {"name": rooms.plan.name, "sha256": rooms.plan.sha256},
+        "shadow": rooms.shadows.state(now),
         "totals": rooms.observer.totals(),
         "pools": {name: _pool(rooms, gate, now) for name, gate in rooms.gates.items()},
     }

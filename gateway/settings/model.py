@@ -205,11 +205,12 @@ class Drain(Strict):
 
 
 class Settings(Strict):
-    """The whole of gateway.yaml."""
+    """The whole of gateway.yaml. shadow: a policy that decides beside `policy` and is only counted."""
 
     listen: Listen = Listen()
     ops: Ops = Ops()
     policy: str = "short-first"
+    shadow: str | None = None
     auth: Auth = Field(examples=[{"keys_file": "keys.yaml"}])
     engines: Annotated[tuple[Engine, ...], Field(min_length=1, max_length=1000)]
     pools: Annotated[dict[Name, Pool], Field(min_length=1, max_length=1000)]
