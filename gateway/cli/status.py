@@ -82,7 +82,8 @@ def render(state: dict[str, Any]) -> str:
             head + _shadow(state["shadow"]),
             table(["class", "length", "pool", "waiting", "tokens", "oldest s", "limit s"], lines),
             table(
-                ["engine", "pool", "state", "running", "long prefills", "short tokens", "slots", "KV tokens"], engines
+                ["engine", "pool", "state", "weight", "running", "long prefills", "short tokens", "slots", "KV tokens"],
+                engines,
             ),
             table(["ended by", "how", "count"], ends),
         ]
@@ -104,7 +105,8 @@ def _engine(name: str, pool: str, engine: dict[str, Any]) -> list[Cell]:
     return [
         name,
         pool,
-        engine["state"],
+        engine["state"] if engine["weight"] else f"{engine['state']}, drained",
+        engine["weight"],
         sum(each["requests"] for each in used["running"]),
         _of(used["long_prefills"], caps.get("long_prefills")),
         _of(used["prefill_tokens"]["short"], caps.get("short_prefill_tokens")),

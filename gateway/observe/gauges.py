@@ -114,6 +114,7 @@ def _ledgers(pools: Mapping[str, Snapshot]) -> Iterator[Scraped]:
     )
     longs = Scraped("gateway_long_prefills", "Long prompts in prefill.", labels=_ENGINE)
     kv = Scraped("gateway_kv_reserved_tokens", "KV-cache tokens reserved.", labels=_ENGINE)
+    weight = Scraped("gateway_engine_weight", "Its share of new requests; 0: it is drained.", labels=_ENGINE)
     budget = Scraped("gateway_budget", "The cap that the ledger is held against.", labels=(*_ENGINE, "resource"))
     for pool, snapshot in pools.items():
         for name, engine in snapshot.engines.items():
@@ -123,9 +124,10 @@ def _ledgers(pools: Mapping[str, Snapshot]) -> Iterator[Scraped]:
                 prefill.add((length.value, pool, name), tokens)
             longs.add((pool, name), engine.long_prefills)
             kv.add((pool, name), engine.kv_reserved_tokens)
+            weight.add((pool, name), engine.weight)
             for resource, cap in engine.budgets.items():
                 budget.add((pool, name, resource), cap)
-    yield from (running, prefill, longs, kv, budget)
+    yield from (running, prefill, longs, kv, weight, budget)
 
 
 def _all_running(snapshot: Snapshot, engine: EngineSnapshot) -> Mapping[tuple[str, LengthClass], int]:

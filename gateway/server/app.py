@@ -21,6 +21,7 @@ import structlog
 from aiohttp import web
 
 from gateway.core.types import Snapshot
+from gateway.engines.canary import Canary
 from gateway.identity.keyring import Keyring
 from gateway.observe import logs
 from gateway.observe.gauges import EngineReading, GaugeSources
@@ -82,8 +83,9 @@ class Gateway:
         upstream = Upstream(self._session, lambda engine: observer.families.resends.at(engine).inc())
         questions = Questions(upstream)
         pools = wiring.pools(settings)
-        gates = {pool.name: wiring.gate(pool, plan, clock, observer) for pool in pools}
-        self._news = wiring.engine_news(pools, gates, lambda: self.rooms.plan, questions, clock)
+        canary = Canary(pools)
+        gates = {pool.name: wiring.gate(pool, plan, canary, clock, observer) for pool in pools}
+        self._news = wiring.engine_news(pools, gates, lambda: self.rooms.plan, questions, clock, canary=canary)
         self._counters = Counters(settings, self._news.watches, questions)
         jwt, limits = settings.auth.jwt, settings.limits
         self._token_keys = None if jwt is None else TokenKeys(jwt, clock, observer)
@@ -94,6 +96,7 @@ class Gateway:
             pools=pools,
             counters=self._counters.by_pool,
             gates=gates,
+            canary=canary,
             watches=self._news.watches,
             upstream=upstream,
             observer=observer,
@@ -125,11 +128,11 @@ class Gateway:
             header_bytes_max=limits.header_bytes_max,
             keepalive_s=limits.keepalive_s or ONLY_REQUEST_S_MAX,
         )
-        acts = Acts(self._reload.apply, self._drain, self._draining.undo)
+        acts = Acts(self._reload.apply, self._drain, self._draining.undo, in_force.route)
         self._runners = (
             web.ServerRunner(self._front, shutdown_timeout=STOP_S_MAX),
             web.AppRunner(
-                OpsPort(self.rooms, OpsActs(acts, self.rooms.ending, settings.ops)).application(),
+                OpsPort(self.rooms, OpsActs(acts, self.rooms.ending, canary, settings.ops)).application(),
                 handler_cancellation=True,
                 access_log=None,
                 keepalive_timeout=OPS_SILENT_S_MAX,

@@ -12,6 +12,7 @@ from typing import Protocol, assert_never
 
 from gateway.core.admission import Admission
 from gateway.core.plan import Plan
+from gateway.core.standing import Ahead
 from gateway.core.steptime import PrefillSample, StepModel
 from gateway.core.ticket import (
     Assignment,
@@ -107,10 +108,20 @@ class Lease:
 
 
 class Gate:
-    """Admission to one pool for coroutines. admission: to look at. follower: told everything; None: nobody is."""
+    """Admission to one pool for coroutines. admission: to look at. follower: told everything; None: nobody is.
 
-    def __init__(self, admission: Admission, clock: Clock, observe: Callable[[Event, float], None]) -> None:
+    stands: told what stands in the way of who waits or is refused, before `observe` is told of that.
+    """
+
+    def __init__(
+        self,
+        admission: Admission,
+        clock: Clock,
+        observe: Callable[[Event, float], None],
+        stands: Callable[[Ticket, Ahead], None],
+    ) -> None:
         self.admission = self._admission = admission
+        self._stands = stands
         self.follower: Follower | None = None
         self._clock = clock
         self._observe = observe
@@ -211,6 +222,8 @@ class Gate:
 
     def _settle(self, events: list[Event], now: float) -> None:
         for event in events:
+            if isinstance(event, Queued | Refused):
+                self._stands(event.ticket, self._admission.standing(event.ticket))
             self._observe(event, now)
             match event:
                 case Dispatched(ticket=ticket) | Refused(ticket=ticket):

@@ -268,6 +268,7 @@ class Handlers:
             observer.refused(refusal.reason, exchange)
             refusal = spread(refusal)
         if exchange is not None:
+            exchange.refusal = refusal
             observer.ended_outside(exchange, Outcome.REFUSED)
         service_class = None if visit.identity is None else visit.identity.service_class
         length_class = None if exchange is None else exchange.length_class

@@ -9,6 +9,7 @@ from importlib import resources
 
 from aiohttp import web
 
+from gateway.observe.decisions import REFUSED_KEPT, SENT_KEPT
 from gateway.observe.exposition import CONTENT_TYPE
 from gateway.server.ops_acts import OpsActs
 from gateway.server.rooms import Rooms
@@ -38,6 +39,7 @@ class Ops:
         application.router.add_get("/healthz", self._healthz)
         application.router.add_get("/readyz", self._readyz)
         application.router.add_get("/api/state", self._state)
+        application.router.add_get("/api/explain/{request_id}", self._explain)
         self._acts.add_to(application.router)
         return application
 
@@ -56,6 +58,15 @@ class Ops:
         ready = is_ready(rooms)
         body = {"ready": ready, "stage": rooms.ending.stage.value, "pools_without_engine": pools_not_ready(rooms)}
         return web.json_response(body, status=200 if ready else 503)
+
+    async def _explain(self, request: web.Request) -> web.Response:
+        rooms = self._rooms
+        found = rooms.observer.decisions.explain(request.match_info["request_id"], rooms.clock.now())
+        if found is not None:
+            return web.json_response(found)
+        message = "No request of this id is among those that are kept."
+        fix = f"Look in the log: kept are the last {SENT_KEPT} that an engine got and {REFUSED_KEPT} that none got."
+        return web.json_response({"error": {"message": message, "fix": fix}}, status=404)
 
     async def _state(self, _request: web.Request) -> web.Response:
         return web.json_response(state(self._rooms))

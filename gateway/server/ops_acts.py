@@ -1,4 +1,4 @@
-"""The ops port's POST routes: reload and drain, and who may use them.
+"""The ops port's POST routes: reload, drain and route, and who may use them.
 
 Owns the guard. A browser that some other page drives is refused; beyond loopback only a bearer token opens, and
 without a token file there the routes are off. The token is read at each use, so that a new one needs no restart.
@@ -15,9 +15,12 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
+from gateway.engines.canary import Canary, CannotShift
 from gateway.observe.metrics import Reloaded
+from gateway.server import route_wish
 from gateway.server.ending import Ending
 from gateway.server.reload import Applied
+from gateway.server.route_wish import RouteWish
 from gateway.settings import Ops
 from gateway.strict_yaml import ConfigError
 
@@ -26,24 +29,27 @@ TOKEN_CHARS_MIN = 16
 
 @dataclass(frozen=True, slots=True)
 class Acts:
-    """What may be done from the ops port. drain and undrain return at once."""
+    """What may be done from the ops port. drain and undrain return at once; route raises CannotShift."""
 
     reload: Callable[[], Awaitable[Applied | ConfigError]]
     drain: Callable[[], None]
     undrain: Callable[[], None]
+    route: Callable[[RouteWish], None]
 
 
 class OpsActs:
     """The handlers of the POST routes."""
 
-    def __init__(self, acts: Acts, ending: Ending, place: Ops) -> None:
+    def __init__(self, acts: Acts, ending: Ending, canary: Canary, place: Ops) -> None:
         self._acts = acts
+        self._canary = canary
         self._ending = ending
         self._place = place
 
     def add_to(self, router: web.UrlDispatcher) -> None:
         router.add_post("/api/reload", self._reload)
         router.add_post("/api/drain", self._drain)
+        router.add_post("/api/route", self._route)
 
     async def _reload(self, request: web.Request) -> web.Response:
         if (no := await self._why_not(request)) is not None:
@@ -72,6 +78,17 @@ class OpsActs:
             return _problem(400, "off is 1 or 0.", "Use ?off=1 to serve again")
         (self._acts.undrain if off == "1" else self._acts.drain)()
         return web.json_response({"stage": self._ending.stage.value})
+
+    async def _route(self, request: web.Request) -> web.Response:
+        if (no := await self._why_not(request)) is not None:
+            return no
+        try:
+            wish = route_wish.read(await request.read())
+            self._acts.route(wish)
+        except CannotShift as cannot:
+            return _problem(400, cannot.problem, cannot.fix)
+        weights, shifted = self._canary.weights(wish.pool), self._canary.is_shifted(wish.pool)
+        return web.json_response({"pool": wish.pool, "weights": weights, "shifted": shifted})
 
     async def _why_not(self, request: web.Request) -> web.Response | None:
         if _is_from_another_page(request, loopback_only=self._place.is_loopback):

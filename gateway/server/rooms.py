@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from gateway.core.plan import Plan
 from gateway.counting.counter import TokenCounter
+from gateway.engines.canary import Canary
 from gateway.engines.pool import Pools
 from gateway.engines.watch import EngineWatch
 from gateway.identity.keyring import Keyring
@@ -38,6 +39,7 @@ class Rooms:
     pools: Pools
     counters: Mapping[str, TokenCounter]
     gates: dict[str, Gate]
+    canary: Canary
     watches: dict[str, EngineWatch]
     upstream: Upstream
     observer: Observer

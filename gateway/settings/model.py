@@ -127,7 +127,10 @@ class Timeouts(Strict):
 
 
 class Engine(Strict):
-    """One vLLM server. calibration: how its step model begins: by probes, from a file, or from a default."""
+    """One vLLM server. calibration: how its step model begins: by probes, from a file, or from a default.
+
+    weight: its share of its pool's requests, against the others' weights; where all are alike, load decides; 0: none.
+    """
 
     name: Name
     url: EngineUrl
@@ -136,6 +139,7 @@ class Engine(Strict):
     scheduling: Literal["priority", "fcfs", "probe"] = "probe"
     priority_carrier: Literal["header", "body", "auto"] = "auto"
     calibration: Literal["probe", "off"] | LocalPath = "probe"
+    weight: Annotated[float, Field(ge=0, le=1_000_000)] = 1
     limits: Limits = Limits()
     timeouts: Timeouts = Timeouts()
 
