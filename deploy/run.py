@@ -23,6 +23,7 @@ from deploy.engine import home as homes
 from deploy.engine import install, launch, readback, running
 from deploy.engine.flags import EngineFlags
 from deploy.engine.home import EngineError
+from deploy.engine.running import Engine
 from deploy.first_files import FilesError, Upstream
 from deploy.welcome import Served, welcome
 
@@ -83,10 +84,17 @@ def _with_own_engine() -> int:
             )
         )
     finally:
-        if was_there:
-            print("run: the engine was there before and stays: `make engine-stop` ends it", file=sys.stderr)
+        if present is not None and was_there:
+            print(f"run: {whose_end(present)}", file=sys.stderr)
         else:
             launch.stop(engine.name, home=home)
+
+
+def whose_end(engine: Engine) -> str:
+    """What becomes of an engine that was there before: it is not this run's to end."""
+    if engine.owner_pid is not None and running.process_lives(engine.owner_pid):
+        return f"the engine belongs to another `make run` (pid {engine.owner_pid}) and ends with it"
+    return "the engine was there before and stays: `make engine-stop` ends it"
 
 
 def _engine_port() -> int:

@@ -25,11 +25,10 @@ class EarlyRejection:
     def at_arrival(self, ticket: Ticket, confidence: float, now: float) -> Refusal | None:
         """Refuse a ticket that misses its wait deadline with this confidence; notes its prediction."""
         assignment = ticket.assignment
-        ticket.predicted_wait_s = self._waiting.predict_wait_s(assignment, now)
-        ratio = self._waiting.wait_ratio(assignment, confidence)
-        if ticket.predicted_wait_s is None or ratio is None:
+        predicted_s = ticket.predicted_wait_s = self._waiting.predict_wait_s(assignment, now)
+        if predicted_s is None or (ratio := self._waiting.wait_ratio(assignment, confidence)) is None:
             return None
-        predicted_s = ticket.predicted_wait_s * ratio
+        predicted_s *= ratio
         if predicted_s <= assignment.wait_s_max:
             return None
         self._misses += 1

@@ -17,12 +17,12 @@ from gateway.core.drift import Drift
 from gateway.core.estimate import Quantile
 from gateway.core.feedback import LongControl
 from gateway.core.lazy_heap import LazyHeap
-from gateway.core.ledger import Budget, Ledger, caps_of
+from gateway.core.ledger import LONG_PREFILLS, Budget, Ledger, caps_of
 from gateway.core.plan import LongPrefillMode, NonStreamRelease, Plan
 from gateway.core.slices import Course, Courses, slice_end
 from gateway.core.steptime import Fit, PrefillSample, StepFit
-from gateway.core.ticket import Assignment, Ticket, TicketState
-from gateway.core.types import EngineLoad, EngineSpec, LengthClass
+from gateway.core.ticket import RUNNING, Assignment, Ticket
+from gateway.core.types import SHORT, EngineLoad, EngineSpec, LengthClass
 
 _RELEASE_CONFIDENCE = 0.95
 _STEPS_IN_FLIGHT = 2
@@ -113,7 +113,7 @@ class Engine:
         needs = ticket.needs
         mask = self.ledger.lacking(needs)
         if self._long_pause is not None and needs[0]:
-            mask |= 1 << Budget.LONG_PREFILLS
+            mask |= 1 << LONG_PREFILLS
         return mask
 
     def cost_s(self, assignment: Assignment) -> float:
@@ -152,7 +152,7 @@ class Engine:
     def take(self, ticket: Ticket, now: float) -> None:
         """Charge a ticket that is sent now."""
         ledger = self.ledger
-        self._alone = None if ledger.prefills else ticket
+        self._alone = None if ledger.in_prefill else ticket
         ticket.beside_long = self._has_long
         ledger.charge(ticket)
         self.courses.disturb()
@@ -237,7 +237,7 @@ class Engine:
         elif ticket.assignment.stream:
             length_class = ticket.assignment.length_class
             self._ratios[length_class].add(engine_ttft_s / ticket.prefill_s)
-            if length_class is LengthClass.SHORT:
+            if length_class is SHORT:
                 self._short_ttfts_s[ticket.beside_long].add(engine_ttft_s)
             if self._alone is ticket:
                 self._learn(ticket, engine_ttft_s)
@@ -260,15 +260,16 @@ class Engine:
         """Correct the budgets by what the engine says of itself."""
         changed = self._drift.look(load, self.ledger.used(Budget.SLOTS), now)
         if self._drift.has_no_room and self._control is not None:
-            self._control.no_room()
-            changed = True
+            changed |= self._control.no_room()
         if changed:
             self._set_caps()
 
-    def leave(self, ticket: Ticket, now: float, *, cut: bool) -> None:
-        """End a ticket's stay; `cut`: the gateway aborted it, so it holds its place until the steps in flight end."""
-        self.ledger.left(ticket)
-        self.courses.end(ticket)
+    def leave(self, ticket: Ticket, now: float, *, cut: bool) -> bool:
+        """End a ticket's stay; True where a slice of its prompt was at the engine.
+
+        cut: the gateway aborted it, so its charges stay until the steps in flight end.
+        """
+        course = self.courses.end(ticket)
         self._due.discard(ticket)
         if self._alone is ticket:
             self._alone = None
@@ -278,6 +279,7 @@ class Engine:
             self._due.push(ticket, now + _STEPS_IN_FLIGHT * model.step_s(self._chunk_tokens, context))
         else:
             self.ledger.release(ticket)
+        return course is not None and course.slice_is_out
 
     def settle(self, due: Due) -> None:
         """Give back what is due: the charge of a ticket that ended, the prefill charge of one that runs, a pause."""
@@ -285,7 +287,7 @@ class Engine:
             self._long_pause = None
         elif isinstance(due, HoldEnd):
             pass  # `next_part` is asked after every settling, and finds that the hold has ended
-        elif due.state is TicketState.RUNNING:
+        elif due.state is RUNNING:
             self.ledger.release_prefill(due)
             self.courses.end(due)
         else:
@@ -317,10 +319,10 @@ class Engine:
 
     @property
     def _has_long(self) -> bool:
-        return self.ledger.used(Budget.LONG_PREFILLS) > 0
+        return self.ledger.used(LONG_PREFILLS) > 0
 
     def _steer(self, control: LongControl, ticket: Ticket, engine_ttft_s: float, now: float) -> None:
-        if ticket.assignment.length_class is LengthClass.SHORT:
+        if ticket.assignment.length_class is SHORT:
             if ticket.assignment.stream and ticket.dispatched_at is not None:
                 control.short_served(waited_s=ticket.dispatched_at - ticket.offered_at, engine_ttft_s=engine_ttft_s)
         else:

@@ -5,7 +5,8 @@ Owns the engines and their pauses. Knows no line and no deadline: it is asked ab
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from math import inf
 
@@ -42,7 +43,7 @@ class Fleet:
     @property
     def divides(self) -> bool:
         """Whether a long prompt is under way in parts anywhere."""
-        return any(len(engine.courses) for engine in self._engines.values())
+        return bool(self.dividing())
 
     def dividing(self) -> list[Engine]:
         return [engine for engine in self._engines.values() if len(engine.courses)]
@@ -88,7 +89,7 @@ class Fleet:
 
     def settle(self, now: float) -> None:
         """End the pauses that are over, and give back the charges that are due."""
-        while (first := self._due.peek()) is not None and first[0] <= now:
+        while (first := self._due.first) is not None and first[0] <= now:
             due = first[2]
             self._due.discard(due)
             assert due.engine is not None, "only what is at an engine comes due"
@@ -103,8 +104,8 @@ class Fleet:
 
     def next_change_at(self) -> float:
         """Return when `settle` has something to do; infinity: never."""
-        first = self._due.peek()
-        return self._resumes_at if first is None else min(self._resumes_at, first[0])
+        first = self._due.first
+        return self._resumes_at if first is None or self._resumes_at < first[0] else first[0]
 
     def choose(self, heads: Sequence[Ticket]) -> tuple[Ticket, Engine] | None:
         """Choose which head goes next and where; None when none can go.
@@ -158,8 +159,17 @@ class Fleet:
         ends = [engine.paused_until for engine in self._engines.values() if engine.paused_until is not None]
         self._resumes_at = min(ends, default=inf)
 
-    def snapshot(self) -> Mapping[str, EngineSnapshot]:
-        return {name: _snapshot(engine) for name, engine in self._engines.items()}
+    def names(self) -> Iterable[str]:
+        return self._engines.keys()
+
+    def snapshot(self, running: Iterable[Ticket]) -> Mapping[str, EngineSnapshot]:
+        """Return every engine's ledger; `running`: the tickets that are at engines."""
+        at_engine: dict[str, Counter[tuple[str, LengthClass]]] = {name: Counter() for name in self._engines}
+        for ticket in running:
+            assert ticket.engine is not None
+            assignment = ticket.assignment
+            at_engine[ticket.engine][assignment.class_plan.name, assignment.length_class] += 1
+        return {name: _snapshot(engine, at_engine[name]) for name, engine in self._engines.items()}
 
 
 def _choose_at(engine: Engine, heads: Sequence[Ticket]) -> tuple[Ticket, Engine] | None:
@@ -192,11 +202,11 @@ def _load_for(ticket: Ticket) -> Callable[[Engine], tuple[float, int]]:
     return load
 
 
-def _snapshot(engine: Engine) -> EngineSnapshot:
+def _snapshot(engine: Engine, running: Mapping[tuple[str, LengthClass], int]) -> EngineSnapshot:
     ledger = engine.ledger
     return EngineSnapshot(
         up=engine.up,
-        running=ledger.running(),
+        running=running,
         prefill_tokens={length: ledger.prefill_tokens(length) for length in LengthClass},
         long_prefills=ledger.used(Budget.LONG_PREFILLS),
         slots=ledger.used(Budget.SLOTS),

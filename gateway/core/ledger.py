@@ -9,14 +9,12 @@ Sets of budgets are bit masks and amounts are indexed by budget: this is the inn
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 
 from gateway.core.plan import AdmissionKind, AdmissionPlan, KvBudget
 from gateway.core.ticket import Assignment, Needs, Ticket
-from gateway.core.types import EngineLimits, LengthClass
+from gateway.core.types import LONG, EngineLimits, LengthClass
 
 
 class Budget(IntEnum):
@@ -33,13 +31,14 @@ class Budget(IntEnum):
 
 
 UNBOUND = 1 << 62
-# As plain numbers: a list is indexed by an enum's member at three times the cost.
-_SLOTS, _KV = int(Budget.SLOTS), int(Budget.KV_TOKENS)
-_SHORT = (int(Budget.SHORT_PREFILL_TOKENS), int(Budget.SHORT_SLOTS), int(Budget.SHORT_KV_TOKENS))
-_LONG = (int(Budget.LONG_PREFILLS), int(Budget.LONG_SLOTS), int(Budget.LONG_KV_TOKENS))
+# As plain numbers: an enum's member is found, and a list indexed by it, at several times the cost.
+LONG_PREFILLS, SHORT_PREFILL_TOKENS = int(Budget.LONG_PREFILLS), int(Budget.SHORT_PREFILL_TOKENS)
+SLOTS, _KV = int(Budget.SLOTS), int(Budget.KV_TOKENS)
+_SHORT = (SHORT_PREFILL_TOKENS, int(Budget.SHORT_SLOTS), int(Budget.SHORT_KV_TOKENS))
+_LONG = (LONG_PREFILLS, int(Budget.LONG_SLOTS), int(Budget.LONG_KV_TOKENS))
 _OWN = (_SHORT, _LONG)
 
-USED_BY = tuple(sum(1 << budget for budget in (*own, _SLOTS, _KV)) for own in _OWN)
+USED_BY = tuple(sum(1 << budget for budget in (*own, SLOTS, _KV)) for own in _OWN)
 """The budgets that a request uses, as a mask, by the first of its needs: a short's, a long's."""
 
 
@@ -47,7 +46,7 @@ def needs_of(assignment: Assignment, kv_block_tokens: int) -> Needs:
     """Return what the request takes: prefill (a short's tokens, a long's sequences), sequences, KV in whole blocks."""
     sequences = assignment.sequences
     kv_tokens = -(-assignment.kv_tokens // (sequences * kv_block_tokens)) * kv_block_tokens * sequences
-    if assignment.length_class is LengthClass.LONG:
+    if assignment.length_class is LONG:
         return 1, sequences, sequences, kv_tokens
     return 0, assignment.prompt_tokens, sequences, kv_tokens
 
@@ -86,27 +85,17 @@ def kv_reserves(admission: AdmissionPlan, kv_tokens: int) -> KvBudget:
     return KvBudget(kv_tokens * slots.short_reserve // slots.total, kv_tokens * slots.long_reserve // slots.total)
 
 
-@dataclass(slots=True)
-class _Charge:
-    needs: Needs
-    in_prefill: bool = True
-
-
 class Ledger:
-    """The charges of one engine against its caps. Every total is changed here alone.
+    """The charges of one engine against its caps. Every total is changed here alone."""
 
-    prefills: requests whose prefill charge is still held.
-    """
-
-    __slots__ = ("_caps", "_charges", "_prefill_tokens", "_running", "_used", "prefills")
+    __slots__ = ("_caps", "_charges", "_in_prefill", "_prefill_tokens", "_used")
 
     def __init__(self, caps: Mapping[Budget, int]) -> None:
         self.set_caps(caps)
         self._used = [0] * len(Budget)
-        self._charges: dict[int, _Charge] = {}
-        self._running: Counter[tuple[str, LengthClass]] = Counter()
+        self._charges: dict[int, Needs] = {}
+        self._in_prefill: set[int] = set()
         self._prefill_tokens = [0, 0]
-        self.prefills = 0
 
     def set_caps(self, caps: Mapping[Budget, int]) -> None:
         """Hold all further charges against these; what is charged beyond a smaller cap leaves by attrition."""
@@ -120,8 +109,8 @@ class Ledger:
         mask = 0
         if (held := used[own_prefill]) and held + prefill > caps[own_prefill]:
             mask = 1 << own_prefill
-        if (held := used[_SLOTS]) and held + sequences > caps[_SLOTS]:
-            mask |= 1 << _SLOTS
+        if (held := used[SLOTS]) and held + sequences > caps[SLOTS]:
+            mask |= 1 << SLOTS
         if (held := used[own_slots]) and held + sequences > caps[own_slots]:
             mask |= 1 << own_slots
         if (held := used[_KV]) and held + kv_tokens > caps[_KV]:
@@ -132,47 +121,43 @@ class Ledger:
 
     def charge(self, ticket: Ticket) -> None:
         assert ticket.id not in self._charges, "a ticket is charged once"
-        needs, assignment = ticket.needs, ticket.assignment
-        is_long = needs[0]
-        self._charges[ticket.id] = _Charge(needs)
-        self._used[_OWN[is_long][0]] += needs[1]
+        needs = self._charges[ticket.id] = ticket.needs
+        is_long, prefill, _, _ = needs
+        self._in_prefill.add(ticket.id)
+        self._used[_OWN[is_long][0]] += prefill
+        self._prefill_tokens[is_long] += ticket.assignment.prompt_tokens
         self._hold(needs, +1)
-        self._running[assignment.class_plan.name, assignment.length_class] += 1
-        self._prefill_tokens[is_long] += assignment.prompt_tokens
-        self.prefills += 1
 
     def release_prefill(self, ticket: Ticket) -> None:
         """Give back what only the prefill holds. Again, or after `release`: nothing happens."""
-        charge = self._charges.get(ticket.id)
-        if charge is not None and charge.in_prefill:
-            self._end_prefill(ticket, charge)
+        if ticket.id in self._in_prefill:
+            self._in_prefill.remove(ticket.id)
+            is_long, prefill, _, _ = self._charges[ticket.id]
+            self._used[_OWN[is_long][0]] -= prefill
+            self._prefill_tokens[is_long] -= ticket.assignment.prompt_tokens
 
     def release(self, ticket: Ticket) -> None:
         """Give back everything that is still held. Again: nothing happens."""
-        charge = self._charges.pop(ticket.id, None)
-        if charge is not None:
-            if charge.in_prefill:
-                self._end_prefill(ticket, charge)
-            self._hold(charge.needs, -1)
+        self.release_prefill(ticket)
+        needs = self._charges.pop(ticket.id, None)
+        if needs is not None:
+            self._hold(needs, -1)
 
-    def left(self, ticket: Ticket) -> None:
-        """The request has ended; its charges stay until `release`, because the step in flight still holds them."""
-        assignment = ticket.assignment
-        self._running[assignment.class_plan.name, assignment.length_class] -= 1
-
-    def used(self, budget: Budget) -> int:
+    def used(self, budget: int) -> int:
         return self._used[budget]
 
     def amounts(self) -> tuple[Sequence[int], Sequence[int]]:
         """Return what is used and what is allowed now, by budget; neither changes any more."""
         return tuple(self._used), self._caps
 
+    @property
+    def in_prefill(self) -> bool:
+        """Whether any prefill charge is still held."""
+        return bool(self._in_prefill)
+
     def prefill_tokens(self, length_class: LengthClass) -> int:
         """Prompt tokens dispatched whose prefill charge is still held."""
-        return self._prefill_tokens[length_class is LengthClass.LONG]
-
-    def running(self) -> Mapping[tuple[str, LengthClass], int]:
-        return dict(self._running)
+        return self._prefill_tokens[length_class is LONG]
 
     def budgets(self) -> Mapping[str, int]:
         """Return the caps that bind, by lower-case budget name."""
@@ -181,18 +166,11 @@ class Ledger:
     def __len__(self) -> int:
         return len(self._charges)
 
-    def _end_prefill(self, ticket: Ticket, charge: _Charge) -> None:
-        charge.in_prefill = False
-        is_long, prefill, _, _ = charge.needs
-        self._used[_OWN[is_long][0]] -= prefill
-        self._prefill_tokens[is_long] -= ticket.assignment.prompt_tokens
-        self.prefills -= 1
-
     def _hold(self, needs: Needs, sign: int) -> None:
         is_long, _, sequences, kv_tokens = needs
         _, own_slots, own_kv = _OWN[is_long]
         used = self._used
-        used[_SLOTS] += sign * sequences
+        used[SLOTS] += sign * sequences
         used[own_slots] += sign * sequences
         used[_KV] += sign * kv_tokens
         used[own_kv] += sign * kv_tokens

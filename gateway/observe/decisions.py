@@ -52,7 +52,7 @@ def explanation(exchange: Exchange, now: float) -> dict[str, Any]:
         "arrived_at": exchange.arrived_at,
         "count": {
             "prompt_tokens": exchange.counted_prompt_tokens,
-            "method": exchange.count_method,
+            "method": exchange.counting_method or None,
             "engine_prompt_tokens": exchange.prompt_tokens,
         },
         "judged": None

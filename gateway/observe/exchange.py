@@ -44,10 +44,10 @@ NO_LABELS = Labels()
 class Exchange:
     """One request on a generation route. Times are seconds since the epoch, durations seconds.
 
-    counted_prompt_tokens: the gateway's own count. prompt_tokens, output_tokens: the engine's `usage`.
-    usage_told: called with the engine's prompt tokens, for whoever counted them. sliced: whether a slice of its prompt
-    was computed before it. stood, stood_at_end: what stood in its way when it joined its line, or was refused, and when
-    its wait ended without an engine. refusal: the last answer of the gateway itself.
+    counted_prompt_tokens: the gateway's own count, by counting_method. prompt_tokens, output_tokens: the engine's
+    `usage`. usage_told: called with the engine's prompt tokens, for whoever counted them. sliced: whether a slice of
+    its prompt was computed before it. stood, stood_at_end: what stood in its way when it joined its line, or was
+    refused, and when its wait ended without an engine. refusal: the last answer of the gateway itself.
     """
 
     request_id: str
@@ -67,7 +67,7 @@ class Exchange:
     longest_stall_s: float | None = None
     waited_s: float | None = None
     counted_prompt_tokens: int | None = None
-    count_method: str | None = None
+    counting_method: str = ""
     stood: Ahead | None = None
     stood_at_end: Ahead | None = None
     refusal: Refusal | None = None
