@@ -68,10 +68,10 @@ class Admission:
     def __init__(self, plan: Plan, engines: Sequence[EngineSpec], seed: int = 0) -> None:
         self._offers = 0
         self._waiting = Waiting()
-        self._refusals = Refusals(self._waiting, seed)
-        self._early = early_rejection.EarlyRejection(self._waiting)
+        self._refusals = Refusals(seed)
+        self._early = early_rejection.EarlyRejection()
         self._repeats = Repeats()
-        self._tenants = Tenants()
+        self._tenants = Tenants(plan)
         self._running: dict[int, Ticket] = {}
         self._drain_at: float | None = None
         self._plan = plan
@@ -88,8 +88,9 @@ class Admission:
         self._offers += 1
         fleet = self._fleet
         needs = needs_of(assignment, fleet.kv_block_tokens)
-        tenant = self._tenants.named(assignment.class_plan.name, assignment.tenant)
-        ticket = Ticket(self._offers, assignment, tenant, now, now + assignment.wait_s_max, WAITING, needs)
+        tenant = self._tenants.named(assignment.class_plan, assignment.tenant)
+        share = self._waiting.share(assignment)
+        ticket = Ticket(self._offers, assignment, tenant, share, now, now + assignment.wait_s_max, WAITING, needs)
         ticket.is_repeat = self._repeats.is_repeat(assignment, now)
         no = self._refused_at_arrival(ticket, now)
         if no is not None:
@@ -101,7 +102,8 @@ class Admission:
         self._waiting.join(ticket, now)
         lane = self._lanes[assignment.length_class]
         lane.append(ticket)
-        if lane.head(now) is ticket:  # otherwise nothing can go that could not go before
+        # Otherwise nothing can go that could not go before.
+        if (self._may_go() or fleet.divides) and lane.head(now) is ticket:
             self._dispatch(now, events)
         if ticket.state is WAITING:
             self._seat(ticket, now, events)
@@ -136,8 +138,9 @@ class Admission:
             waited_s = now - ticket.offered_at
             self._leave_line(ticket, now)
         else:
-            if self._leave_engine(ticket, now, cut=outcome in _CUT):
+            if ticket.needs[0] and self._has_slice_at_engine(ticket):
                 events.append(SliceEnded(ticket, SliceResult.CANCELLED))
+            self._leave_engine(ticket, now, cut=outcome in _CUT)
             if ticket.first_token_at is None and outcome is not Outcome.COMPLETED:
                 output_tokens = 0
             if output_tokens is not None:
@@ -220,12 +223,11 @@ class Admission:
         self._plan = plan
         self._fleet.configure(engines, plan)
         self._lanes.reconfigure(plan)
-        for tenant in self._tenants:
-            tenant.is_set_aside = False
+        self._tenants.reconfigure(plan)
         for ticket in waiting:
             self._lanes[ticket.assignment.length_class].append(ticket)
-        for ticket in self._running.values():
-            self._lanes.hold(ticket.tenant, ticket.assignment.class_plan)
+        for tenant in self._tenants:
+            self._lanes.hold(tenant)
         return self.tick(now)
 
     def calibrated(self, engine: str, samples: Sequence[PrefillSample]) -> None:
@@ -315,15 +317,24 @@ class Admission:
         fleet, lanes = self._fleet, self._lanes
         if fleet.next_change_at() <= now:
             fleet.settle(now)
-        while (heads := lanes.heads(now)) and (choice := fleet.choose(heads)) is not None:
+        while (choice := fleet.choose(lanes.heads(now))) is not None:
             ticket, engine = choice
             hopeless = self._refused_at_dispatch(ticket, engine, now)
             if hopeless is None:
                 self._send(ticket, engine, now, events)
             else:
                 events.append(self._refuse(ticket, hopeless, now))
+            if not self._may_go():
+                break
         if fleet.divides:
             self._make_way(now, events)
+
+    def _may_go(self) -> bool:
+        """Whether anybody waits for whom an engine has a slot: under load most have none, and that is quickly seen."""
+        for is_long, lane in enumerate(self._lanes.by_length):
+            if lane.requests and self._fleet.has_slot(is_long):
+                return True
+        return False
 
     def _make_way(self, now: float, events: list[Event]) -> None:
         """Let parts of long prompts go, or take them back for shorts: after everything else that happens now."""
@@ -349,7 +360,8 @@ class Admission:
         ticket.state, ticket.engine, ticket.dispatched_at = RUNNING, engine.name, now
         self._running[ticket.id] = ticket
         tenant.running += 1
-        self._lanes.hold(tenant, assignment.class_plan)
+        if tenant.running >= tenant.running_max:
+            self._lanes.hold(tenant)
         priority = engine_priority(assignment, ticket.deadline)
         wants_parts = engine.wants_parts(ticket)
         divided = wants_parts and engine.divide(ticket, now)
@@ -357,16 +369,21 @@ class Admission:
         if wants_parts and not divided:
             events.append(SliceEnded(ticket, SliceResult.FALLBACK))
 
-    def _leave_engine(self, ticket: Ticket, now: float, *, cut: bool) -> bool:
-        """End a ticket's stay at its engine; True where a slice of it was there."""
+    def _leave_engine(self, ticket: Ticket, now: float, *, cut: bool) -> None:
         assert ticket.engine is not None
         engine = self._fleet[ticket.engine]
-        had_slice = engine.leave(ticket, now, cut=cut)
-        self._fleet.drop_if_idle(engine)
+        engine.leave(ticket, now, cut=cut)
+        if engine.retired:
+            self._fleet.drop_if_idle(engine)
         del self._running[ticket.id]
-        ticket.tenant.running -= 1
-        self._lanes.hold(ticket.tenant, ticket.assignment.class_plan)
-        return had_slice
+        tenant = ticket.tenant
+        tenant.running -= 1
+        if tenant.is_set_aside:
+            self._lanes.hold(tenant)
+
+    def _has_slice_at_engine(self, ticket: Ticket) -> bool:
+        assert ticket.engine is not None
+        return self._fleet[ticket.engine].courses.has_slice_out(ticket)
 
     def _refund(self, ticket: Ticket, output_tokens: int) -> None:
         unused_s = self._fleet.unused_s(ticket.assignment, output_tokens)

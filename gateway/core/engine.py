@@ -17,7 +17,7 @@ from gateway.core.drift import Drift
 from gateway.core.estimate import Quantile
 from gateway.core.feedback import LongControl
 from gateway.core.lazy_heap import LazyHeap
-from gateway.core.ledger import LONG_PREFILLS, Budget, Ledger, caps_of
+from gateway.core.ledger import NO_LONG_PREFILL, Budget, Ledger, caps_of
 from gateway.core.plan import LongPrefillMode, NonStreamRelease, Plan
 from gateway.core.slices import Course, Courses, slice_end
 from gateway.core.steptime import Fit, PrefillSample, StepFit
@@ -113,7 +113,7 @@ class Engine:
         needs = ticket.needs
         mask = self.ledger.lacking(needs)
         if self._long_pause is not None and needs[0]:
-            mask |= 1 << LONG_PREFILLS
+            mask |= NO_LONG_PREFILL
         return mask
 
     def cost_s(self, assignment: Assignment) -> float:
@@ -142,10 +142,10 @@ class Engine:
     def predicted_step_s(self, ticket: Ticket) -> float:
         """Predict the step that would compute the ticket's first chunk beside all that is charged here."""
         ledger, model = self.ledger, self.fit.model
-        long_tokens = ledger.used(Budget.LONG_PREFILLS) * self._chunk_tokens
-        short_tokens = ledger.prefill_tokens(LengthClass.SHORT) + ledger.used(Budget.SLOTS)
+        long_tokens = ledger.long_prefills * self._chunk_tokens
+        short_tokens = ledger.short_prefill_tokens + ledger.slots
         own_tokens = min(ticket.assignment.prompt_tokens, self._chunk_tokens)
-        long_context = ledger.prefill_tokens(LengthClass.LONG) / 2
+        long_context = ledger.long_prefill_tokens / 2
         attention_s = model.per_token_context_s * long_tokens * long_context
         return model.step_s(long_tokens + short_tokens + own_tokens) + attention_s
 
@@ -153,11 +153,12 @@ class Engine:
         """Charge a ticket that is sent now."""
         ledger = self.ledger
         self._alone = None if ledger.in_prefill else ticket
-        ticket.beside_long = self._has_long
+        ticket.beside_long = ledger.long_prefills > 0
         ledger.charge(ticket)
         self.courses.disturb()
         ticket.prefill_s = self.fit.model.prefill_s(ticket.assignment.prompt_tokens, self._chunk_tokens)
-        self._expect_first_token(ticket, ticket.prefill_s, now)
+        if not ticket.assignment.stream:
+            self._expect_first_token(ticket, ticket.prefill_s, now)
 
     # ── long prompts in parts ──
 
@@ -226,7 +227,7 @@ class Engine:
 
     @property
     def has_unserved_shorts(self) -> bool:
-        return self.ledger.used(Budget.SHORT_PREFILL_TOKENS) > 0
+        return self.ledger.short_prefill_tokens > 0
 
     def first_token(self, ticket: Ticket, engine_ttft_s: float, now: float) -> None:
         """Give the prefill charge back, and learn from it where the prefill had the engine to itself."""
@@ -258,18 +259,15 @@ class Engine:
 
     def observe(self, load: EngineLoad, now: float) -> None:
         """Correct the budgets by what the engine says of itself."""
-        changed = self._drift.look(load, self.ledger.used(Budget.SLOTS), now)
+        changed = self._drift.look(load, self.ledger.slots, now)
         if self._drift.has_no_room and self._control is not None:
             changed |= self._control.no_room()
         if changed:
             self._set_caps()
 
-    def leave(self, ticket: Ticket, now: float, *, cut: bool) -> bool:
-        """End a ticket's stay; True where a slice of its prompt was at the engine.
-
-        cut: the gateway aborted it, so its charges stay until the steps in flight end.
-        """
-        course = self.courses.end(ticket)
+    def leave(self, ticket: Ticket, now: float, *, cut: bool) -> None:
+        """End a ticket's stay; `cut`: the gateway aborted it, so it holds its place until the steps in flight end."""
+        self.courses.end(ticket)
         self._due.discard(ticket)
         if self._alone is ticket:
             self._alone = None
@@ -279,7 +277,6 @@ class Engine:
             self._due.push(ticket, now + _STEPS_IN_FLIGHT * model.step_s(self._chunk_tokens, context))
         else:
             self.ledger.release(ticket)
-        return course is not None and course.slice_is_out
 
     def settle(self, due: Due) -> None:
         """Give back what is due: the charge of a ticket that ended, the prefill charge of one that runs, a pause."""
@@ -319,7 +316,7 @@ class Engine:
 
     @property
     def _has_long(self) -> bool:
-        return self.ledger.used(LONG_PREFILLS) > 0
+        return self.ledger.long_prefills > 0
 
     def _steer(self, control: LongControl, ticket: Ticket, engine_ttft_s: float, now: float) -> None:
         if ticket.assignment.length_class is SHORT:

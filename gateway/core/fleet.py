@@ -12,13 +12,13 @@ from math import inf
 
 from gateway.core.engine import Due, Engine
 from gateway.core.lazy_heap import LazyHeap
-from gateway.core.ledger import USED_BY, Budget
+from gateway.core.ledger import USED_BY
 from gateway.core.plan import Plan
 from gateway.core.shares import Shares
 from gateway.core.standing import Standing, standing_at
 from gateway.core.steptime import FollowedFit
 from gateway.core.ticket import Assignment, Ticket
-from gateway.core.types import EngineSnapshot, EngineSpec, LengthClass
+from gateway.core.types import LONG, SHORT, EngineSnapshot, EngineSpec, LengthClass
 
 _EVERYTHING = -1
 """The mask of all budgets: whoever is first in line passes nobody."""
@@ -32,6 +32,7 @@ class Fleet:
     def __init__(self, specs: Sequence[EngineSpec], plan: Plan) -> None:
         self._due: LazyHeap[Due] = LazyHeap()
         self._engines = {spec.name: Engine(spec, plan, self._due) for spec in specs}
+        self._may_divide = plan.admission.long_prefill is not None
         self.kv_block_tokens = _kv_block_tokens(specs)
         self._first: Engine | None = None
         self._shares: Shares | None = None
@@ -40,10 +41,21 @@ class Fleet:
     def __getitem__(self, name: str) -> Engine:
         return self._engines[name]
 
+    def has_slot(self, is_long: int) -> bool:
+        """Whether an engine takes work and is not full for this length; otherwise no such request can go."""
+        for engine in self._open:
+            if not engine.ledger.is_full(is_long):
+                return True
+        return False
+
     @property
     def divides(self) -> bool:
         """Whether a long prompt is under way in parts anywhere."""
-        return bool(self.dividing())
+        if self._may_divide:
+            for engine in self._engines.values():
+                if engine.courses:
+                    return True
+        return False
 
     def dividing(self) -> list[Engine]:
         return [engine for engine in self._engines.values() if len(engine.courses)]
@@ -131,6 +143,7 @@ class Fleet:
 
     def configure(self, specs: Sequence[EngineSpec], plan: Plan) -> None:
         """Take new engines and limits; an engine that is gone gets nothing new and is dropped once it is idle."""
+        self._may_divide |= plan.admission.long_prefill is not None  # what a plan before has divided goes on so
         for spec in specs:
             engine = self._engines.get(spec.name)
             if engine is None:
@@ -196,8 +209,8 @@ def _load_for(ticket: Ticket) -> Callable[[Engine], tuple[float, int]]:
     is_long = ticket.needs[0]
 
     def load(engine: Engine) -> tuple[float, int]:
-        packed_s = -_PACKED_S if is_long and engine.ledger.used(Budget.LONG_PREFILLS) else 0.0
-        return packed_s + engine.predicted_step_s(ticket), engine.ledger.used(Budget.SLOTS)
+        packed_s = -_PACKED_S if is_long and engine.ledger.long_prefills else 0.0
+        return packed_s + engine.predicted_step_s(ticket), engine.ledger.slots
 
     return load
 
@@ -207,10 +220,10 @@ def _snapshot(engine: Engine, running: Mapping[tuple[str, LengthClass], int]) ->
     return EngineSnapshot(
         up=engine.up,
         running=running,
-        prefill_tokens={length: ledger.prefill_tokens(length) for length in LengthClass},
-        long_prefills=ledger.used(Budget.LONG_PREFILLS),
-        slots=ledger.used(Budget.SLOTS),
-        kv_reserved_tokens=ledger.used(Budget.KV_TOKENS),
+        prefill_tokens={SHORT: ledger.short_prefill_tokens, LONG: ledger.long_prefill_tokens},
+        long_prefills=ledger.long_prefills,
+        slots=ledger.slots,
+        kv_reserved_tokens=ledger.kv_tokens,
         budgets=ledger.budgets(),
         weight=engine.weight,
     )

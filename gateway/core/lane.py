@@ -33,12 +33,10 @@ class _ClassLines:
         self.ready: LazyHeap[Flow] = LazyHeap()
         self.idle_finish_tags: dict[str, float] = {}
 
-    def flow(self, tenant: Tenant) -> Flow:
-        """Return the tenant's flow; a new or returning one starts at the virtual time, not before its own past."""
-        flow = self.flows.get(tenant.name)
-        if flow is None:
-            start_tag = max(self.virtual_time, self.idle_finish_tags.pop(tenant.name, 0.0))
-            flow = self.flows[tenant.name] = self.flow_kind(tenant, start_tag)
+    def new_flow(self, tenant: Tenant) -> Flow:
+        """Begin a flow for a new or returning tenant: at the virtual time, not before its own past."""
+        start_tag = max(self.virtual_time, self.idle_finish_tags.pop(tenant.name, 0.0))
+        flow = self.flows[tenant.name] = self.flow_kind(tenant, start_tag)
         return flow
 
     def forget(self, flow: Flow) -> None:
@@ -86,7 +84,7 @@ class Lane:
 
     def append(self, ticket: Ticket) -> None:
         lines = self._lines(ticket.assignment.class_plan)
-        flow = lines.flow(ticket.tenant)
+        flow = lines.flows.get(ticket.tenant.name) or lines.new_flow(ticket.tenant)
         self.requests += 1
         if flow.append(ticket):
             self._lift(lines)
@@ -95,7 +93,7 @@ class Lane:
     def put_back(self, ticket: Ticket) -> None:
         """Return a ticket to the head of its flow and give its cost back to the flow and the class."""
         lines = self._lines(ticket.assignment.class_plan)
-        flow = lines.flow(ticket.tenant)
+        flow = lines.flows.get(ticket.tenant.name) or lines.new_flow(ticket.tenant)
         self.requests += 1
         self._lift(lines)
         flow.put_back(ticket)
@@ -136,6 +134,7 @@ class Lane:
         if lines is None:
             return
         lines.start_tag = _refunded(lines.start_tag, cost_s / lines.plan.weight, self._virtual_time)
+        self._first_is_known = False
         tenant = ticket.assignment.tenant
         flow = lines.flows.get(tenant)
         if flow is not None:
@@ -149,18 +148,19 @@ class Lane:
         if not self._first_is_known:
             self._first = self._find_first()
             self._first_is_known = True
-        return None if self._first is None else self._first.head_at(now)
+        first = self._first
+        return None if first is None else first.head_at(now)
 
     def set_aside(self, tenant: Tenant) -> None:
         """Pass over a tenant that was set aside."""
-        lines = self._classes.get(tenant.service_class)
+        lines = self._classes.get(tenant.class_plan.name)
         if lines is not None and tenant.name in lines.flows:
             lines.ready.discard(lines.flows[tenant.name])
             self._first_is_known = False
 
     def bring_back(self, tenant: Tenant) -> None:
         """Serve a tenant again; the service it missed while it was at its own bound is not paid back."""
-        lines = self._classes.get(tenant.service_class)
+        lines = self._classes.get(tenant.class_plan.name)
         flow = None if lines is None else lines.flows.get(tenant.name)
         if lines is not None and flow is not None:
             self._lift(lines)
@@ -189,7 +189,7 @@ class Lane:
 
     def _found(self, ticket: Ticket) -> tuple[_ClassLines, Flow]:
         tenant = ticket.tenant
-        lines = self._classes[tenant.service_class]
+        lines = self._classes[tenant.class_plan.name]
         return lines, lines.flows[tenant.name]
 
     def _lift(self, lines: _ClassLines) -> None:

@@ -38,16 +38,17 @@ class LazyHeap(Generic[Member]):
 
     def push(self, member: Member, key: Any) -> None:
         """Insert the member, or move it to a new key."""
-        self._pushes += 1
-        entry = self._living[member] = (key, self._pushes, member)
-        entries = self._entries
+        self._pushes = number = self._pushes + 1
+        entry = self._living[member] = (key, number, member)
+        entries, first = self._entries, self.first
         heappush(entries, entry)
+        if entries[0] is entry:
+            self.first = entry
+        elif first is not None and first[2] is member:
+            self._find_first()
         if len(entries) > 2 * len(self._living) + _STALE_ALLOWED:
             entries[:] = self._living.values()
             heapify(entries)
-        least = entries[0]
-        if least is not self.first or least[2] is member:
-            self._find_first()
 
     def discard(self, member: Member) -> None:
         gone = self._living.pop(member, None)

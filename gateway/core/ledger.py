@@ -4,7 +4,7 @@ Owns every charge: made before the bytes leave, given back exactly once. Slots a
 each length class may use all but the other's reserve, so the two caps overlap and idle capacity is lent. A request
 larger than a whole budget is let in where that budget is idle, alone; otherwise it could never go.
 
-Sets of budgets are bit masks and amounts are indexed by budget: this is the innermost loop of every dispatch.
+Sets of budgets are bit masks, and what fits is found by five comparisons: this is the innermost of every dispatch.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from enum import IntEnum
 
 from gateway.core.plan import AdmissionKind, AdmissionPlan, KvBudget
 from gateway.core.ticket import Assignment, Needs, Ticket
-from gateway.core.types import LONG, EngineLimits, LengthClass
+from gateway.core.types import LONG, EngineLimits
 
 
 class Budget(IntEnum):
@@ -30,15 +30,15 @@ class Budget(IntEnum):
     LONG_KV_TOKENS = 7
 
 
-UNBOUND = 1 << 62
-# As plain numbers: an enum's member is found, and a list indexed by it, at several times the cost.
-LONG_PREFILLS, SHORT_PREFILL_TOKENS = int(Budget.LONG_PREFILLS), int(Budget.SHORT_PREFILL_TOKENS)
-SLOTS, _KV = int(Budget.SLOTS), int(Budget.KV_TOKENS)
-_SHORT = (SHORT_PREFILL_TOKENS, int(Budget.SHORT_SLOTS), int(Budget.SHORT_KV_TOKENS))
-_LONG = (LONG_PREFILLS, int(Budget.LONG_SLOTS), int(Budget.LONG_KV_TOKENS))
-_OWN = (_SHORT, _LONG)
+_UNBOUND = 1 << 62
+_SHARED = (Budget.SLOTS, Budget.KV_TOKENS)
+_OWN = (
+    (Budget.SHORT_PREFILL_TOKENS, Budget.SHORT_SLOTS, Budget.SHORT_KV_TOKENS),
+    (Budget.LONG_PREFILLS, Budget.LONG_SLOTS, Budget.LONG_KV_TOKENS),
+)
+NO_LONG_PREFILL = 1 << Budget.LONG_PREFILLS
 
-USED_BY = tuple(sum(1 << budget for budget in (*own, SLOTS, _KV)) for own in _OWN)
+USED_BY = tuple(sum(1 << budget for budget in (*own, *_SHARED)) for own in _OWN)
 """The budgets that a request uses, as a mask, by the first of its needs: a short's, a long's."""
 
 
@@ -56,25 +56,29 @@ def caps_of(admission: AdmissionPlan, limits: EngineLimits) -> dict[Budget, int]
     caps: dict[Budget, int] = {}
     if admission.kind is AdmissionKind.NONE:
         return caps
-    bounds = (admission.slots.total if admission.slots else None, limits.max_num_seqs)
-    total = min((bound for bound in bounds if bound is not None), default=None)
-    if total is not None:
-        caps[Budget.SLOTS] = total
+    assert admission.slots is not None
+    total = caps[Budget.SLOTS] = sequences_of(admission, limits)
     if admission.kind is AdmissionKind.SLOTS:
         return caps
     if admission.long_prefills_max is not None:
         caps[Budget.LONG_PREFILLS] = admission.long_prefills_max
     if admission.short_prefill_tokens_max is not None:
         caps[Budget.SHORT_PREFILL_TOKENS] = admission.short_prefill_tokens_max
-    if total is not None and admission.slots is not None:
-        caps[Budget.SHORT_SLOTS] = max(1, total - admission.slots.long_reserve)
-        caps[Budget.LONG_SLOTS] = max(1, total - admission.slots.short_reserve)
+    caps[Budget.SHORT_SLOTS] = max(1, total - admission.slots.long_reserve)
+    caps[Budget.LONG_SLOTS] = max(1, total - admission.slots.short_reserve)
     if limits.kv_tokens is not None:
         caps[Budget.KV_TOKENS] = limits.kv_tokens
         kept = kv_reserves(admission, limits.kv_tokens)
         caps[Budget.SHORT_KV_TOKENS] = max(1, limits.kv_tokens - kept.long_reserve_tokens)
         caps[Budget.LONG_KV_TOKENS] = max(1, limits.kv_tokens - kept.short_reserve_tokens)
     return caps
+
+
+def sequences_of(admission: AdmissionPlan, limits: EngineLimits) -> int:
+    """Return the sequences that a plan with a gate lets an engine run: the smaller of the plan's and the engine's."""
+    assert admission.slots is not None, "only a plan without a gate has none"
+    total = admission.slots.total
+    return total if limits.max_num_seqs is None else min(total, limits.max_num_seqs)
 
 
 def kv_reserves(admission: AdmissionPlan, kv_tokens: int) -> KvBudget:
@@ -85,92 +89,132 @@ def kv_reserves(admission: AdmissionPlan, kv_tokens: int) -> KvBudget:
     return KvBudget(kv_tokens * slots.short_reserve // slots.total, kv_tokens * slots.long_reserve // slots.total)
 
 
-class Ledger:
-    """The charges of one engine against its caps. Every total is changed here alone."""
+class _Side:
+    """What one length class holds of an engine, and how much it may hold, in the budgets that are its own."""
 
-    __slots__ = ("_caps", "_charges", "_in_prefill", "_prefill_tokens", "_used")
+    __slots__ = ("kv_max", "kv_tokens", "prefill", "prefill_max", "slots", "slots_max")
+
+    def __init__(self) -> None:
+        self.prefill = self.slots = self.kv_tokens = 0
+        self.prefill_max = self.slots_max = self.kv_max = _UNBOUND
+
+
+class Ledger:
+    """The charges of one engine against its caps. Every total is changed here alone.
+
+    slots, kv_tokens: held by both length classes. in_prefill: the ids of those whose prefill charge is still held;
+    long_prefill_tokens: of the long prompts among them.
+    """
+
+    __slots__ = (
+        "_caps",
+        "_charged",
+        "_kv_max",
+        "_sides",
+        "_slots_max",
+        "in_prefill",
+        "kv_tokens",
+        "long_prefill_tokens",
+        "slots",
+    )
 
     def __init__(self, caps: Mapping[Budget, int]) -> None:
+        self.slots = self.kv_tokens = self.long_prefill_tokens = 0
+        self._sides = (_Side(), _Side())
+        self._charged: set[int] = set()
+        self.in_prefill: set[int] = set()
         self.set_caps(caps)
-        self._used = [0] * len(Budget)
-        self._charges: dict[int, Needs] = {}
-        self._in_prefill: set[int] = set()
-        self._prefill_tokens = [0, 0]
 
     def set_caps(self, caps: Mapping[Budget, int]) -> None:
         """Hold all further charges against these; what is charged beyond a smaller cap leaves by attrition."""
-        self._caps = [caps.get(budget, UNBOUND) for budget in Budget]
+        self._caps = dict(caps)
+        self._slots_max, self._kv_max = (caps.get(budget, _UNBOUND) for budget in _SHARED)
+        for side, own in zip(self._sides, _OWN, strict=True):
+            side.prefill_max, side.slots_max, side.kv_max = (caps.get(budget, _UNBOUND) for budget in own)
+
+    def is_full(self, is_long: int) -> bool:
+        """Whether no request of this length fits, however small: each takes a slot."""
+        own = self._sides[is_long]
+        return own.slots >= own.slots_max or self.slots >= self._slots_max
 
     def lacking(self, needs: Needs) -> int:
         """Return the budgets that stand in the way, as a mask; 0: it fits."""
         is_long, prefill, sequences, kv_tokens = needs
-        own_prefill, own_slots, own_kv = _OWN[is_long]
-        used, caps = self._used, self._caps
+        own = self._sides[is_long]
+        if (
+            own.prefill + prefill <= own.prefill_max
+            and own.slots + sequences <= own.slots_max
+            and own.kv_tokens + kv_tokens <= own.kv_max
+            and self.slots + sequences <= self._slots_max
+            and self.kv_tokens + kv_tokens <= self._kv_max
+        ):
+            return 0
+        amounts = (
+            (own.prefill, prefill, own.prefill_max),
+            (own.slots, sequences, own.slots_max),
+            (own.kv_tokens, kv_tokens, own.kv_max),
+            (self.slots, sequences, self._slots_max),
+            (self.kv_tokens, kv_tokens, self._kv_max),
+        )
+        budgets = (*_OWN[is_long], *_SHARED)
         mask = 0
-        if (held := used[own_prefill]) and held + prefill > caps[own_prefill]:
-            mask = 1 << own_prefill
-        if (held := used[SLOTS]) and held + sequences > caps[SLOTS]:
-            mask |= 1 << SLOTS
-        if (held := used[own_slots]) and held + sequences > caps[own_slots]:
-            mask |= 1 << own_slots
-        if (held := used[_KV]) and held + kv_tokens > caps[_KV]:
-            mask |= 1 << _KV
-        if (held := used[own_kv]) and held + kv_tokens > caps[own_kv]:
-            mask |= 1 << own_kv
+        for budget, (held, needed, cap) in zip(budgets, amounts, strict=True):
+            if held and held + needed > cap:
+                mask |= 1 << budget
         return mask
 
     def charge(self, ticket: Ticket) -> None:
-        assert ticket.id not in self._charges, "a ticket is charged once"
-        needs = self._charges[ticket.id] = ticket.needs
-        is_long, prefill, _, _ = needs
-        self._in_prefill.add(ticket.id)
-        self._used[_OWN[is_long][0]] += prefill
-        self._prefill_tokens[is_long] += ticket.assignment.prompt_tokens
-        self._hold(needs, +1)
+        assert ticket.id not in self._charged, "a ticket is charged once"
+        self._charged.add(ticket.id)
+        self.in_prefill.add(ticket.id)
+        is_long, prefill, sequences, kv_tokens = ticket.needs
+        own = self._sides[is_long]
+        own.prefill += prefill
+        own.slots += sequences
+        own.kv_tokens += kv_tokens
+        self.slots += sequences
+        self.kv_tokens += kv_tokens
+        if is_long:
+            self.long_prefill_tokens += ticket.assignment.prompt_tokens
 
     def release_prefill(self, ticket: Ticket) -> None:
         """Give back what only the prefill holds. Again, or after `release`: nothing happens."""
-        if ticket.id in self._in_prefill:
-            self._in_prefill.remove(ticket.id)
-            is_long, prefill, _, _ = self._charges[ticket.id]
-            self._used[_OWN[is_long][0]] -= prefill
-            self._prefill_tokens[is_long] -= ticket.assignment.prompt_tokens
+        if ticket.id in self.in_prefill:
+            self.in_prefill.remove(ticket.id)
+            is_long, prefill, _, _ = ticket.needs
+            self._sides[is_long].prefill -= prefill
+            if is_long:
+                self.long_prefill_tokens -= ticket.assignment.prompt_tokens
 
     def release(self, ticket: Ticket) -> None:
         """Give back everything that is still held. Again: nothing happens."""
         self.release_prefill(ticket)
-        needs = self._charges.pop(ticket.id, None)
-        if needs is not None:
-            self._hold(needs, -1)
+        if ticket.id in self._charged:
+            self._charged.remove(ticket.id)
+            is_long, _, sequences, kv_tokens = ticket.needs
+            own = self._sides[is_long]
+            own.slots -= sequences
+            own.kv_tokens -= kv_tokens
+            self.slots -= sequences
+            self.kv_tokens -= kv_tokens
 
-    def used(self, budget: int) -> int:
-        return self._used[budget]
-
-    def amounts(self) -> tuple[Sequence[int], Sequence[int]]:
-        """Return what is used and what is allowed now, by budget; neither changes any more."""
-        return tuple(self._used), self._caps
+    def amounts(self) -> tuple[Sequence[int], Mapping[Budget, int]]:
+        """Return what is used now, in the order of budgets, and what is allowed; neither changes any more."""
+        short, long = self._sides
+        slots, kv_tokens = (self.slots, short.slots, long.slots), (self.kv_tokens, short.kv_tokens, long.kv_tokens)
+        return (long.prefill, short.prefill, *slots, *kv_tokens), self._caps
 
     @property
-    def in_prefill(self) -> bool:
-        """Whether any prefill charge is still held."""
-        return bool(self._in_prefill)
+    def short_prefill_tokens(self) -> int:
+        return self._sides[0].prefill
 
-    def prefill_tokens(self, length_class: LengthClass) -> int:
-        """Prompt tokens dispatched whose prefill charge is still held."""
-        return self._prefill_tokens[length_class is LONG]
+    @property
+    def long_prefills(self) -> int:
+        return self._sides[1].prefill
 
     def budgets(self) -> Mapping[str, int]:
         """Return the caps that bind, by lower-case budget name."""
-        return {budget.name.lower(): self._caps[budget] for budget in Budget if self._caps[budget] != UNBOUND}
+        return {budget.name.lower(): self._caps[budget] for budget in Budget if budget in self._caps}
 
     def __len__(self) -> int:
-        return len(self._charges)
-
-    def _hold(self, needs: Needs, sign: int) -> None:
-        is_long, _, sequences, kv_tokens = needs
-        _, own_slots, own_kv = _OWN[is_long]
-        used = self._used
-        used[SLOTS] += sign * sequences
-        used[own_slots] += sign * sequences
-        used[_KV] += sign * kv_tokens
-        used[own_kv] += sign * kv_tokens
+        return len(self._charged)

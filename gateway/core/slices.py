@@ -74,11 +74,6 @@ class Course:
         """Whether the caller's own request is at the engine."""
         return self.sent_tokens == self.prompt_tokens
 
-    @property
-    def slice_is_out(self) -> bool:
-        """Whether a slice of the prompt, not the request itself, is at the engine."""
-        return self.sent_tokens is not None and not self.at_request
-
     def hold_s(self, model: StepModel, step_tokens: int, since: float) -> float:
         """Return how long it may be put aside for shorts: as stated, or its slack in equal shares over its parts."""
         if self.plan.hold_max_s is not None:
@@ -116,11 +111,13 @@ class Courses:
         """Set the tokens of one engine step and of one block of its cache."""
         self._step_tokens, self._block_tokens = step_tokens, block_tokens
 
-    def __contains__(self, ticket: Ticket) -> bool:
-        return ticket in self._courses
-
     def __len__(self) -> int:
         return len(self._courses)
+
+    def has_slice_out(self, ticket: Ticket) -> bool:
+        """Tell whether a slice of this ticket's prompt, not its request itself, is at the engine."""
+        course = self._courses.get(ticket)
+        return course is not None and course.sent_tokens is not None and not course.at_request
 
     def carries(self, now: float) -> bool:
         """Tell whether prompts are to be divided here: unless the cache failed of late, but for a probe at times."""

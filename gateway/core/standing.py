@@ -5,7 +5,7 @@ Owns the record. Cheap to take: it is taken for every request that waits.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from gateway.core.engine import Engine
@@ -14,7 +14,7 @@ from gateway.core.ticket import Ticket
 
 
 class Standing(NamedTuple):
-    """One engine before one request: lacking is a mask of budgets; used and caps are by budget.
+    """One engine before one request: lacking is a mask of budgets; used is in their order.
 
     takes_work: up, not paused, and with a weight.
     """
@@ -23,7 +23,7 @@ class Standing(NamedTuple):
     takes_work: bool
     lacking: int
     used: Sequence[int]
-    caps: Sequence[int]
+    caps: Mapping[Budget, int]
 
     def lacks(self) -> list[Budget]:
         return [budget for budget in Budget if self.lacking & 1 << budget]

@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from gateway.core.plan import ClassPlan, Plan
+from gateway.core.share import Share
 from gateway.core.tenants import Tenant
 from gateway.core.types import LengthClass, Outcome, Refusal
 
@@ -64,6 +65,7 @@ class Ticket:
     id: int
     assignment: Assignment
     tenant: Tenant
+    share: Share
     offered_at: float
     deadline: float
     state: TicketState

@@ -8,40 +8,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from math import inf
 
-from gateway.core.estimate import DrainRate, Quantile
 from gateway.core.lazy_heap import LazyHeap
 from gateway.core.plan import ClassPlan
+from gateway.core.share import Share
 from gateway.core.tenants import Tenant
 from gateway.core.ticket import Assignment, Ticket
 from gateway.core.types import LONG, LengthClass, LineSnapshot, Reason, Refusal, Resource
-
-
-class _Share:
-    """What waits of one (service class, length class), in sums, and how fast it drains."""
-
-    __slots__ = ("body_bytes", "drain", "prompt_tokens", "ratios", "requests", "work_s")
-
-    def __init__(self) -> None:
-        self.requests = 0
-        self.prompt_tokens = 0
-        self.body_bytes = 0
-        self.work_s = 0.0
-        self.drain = DrainRate()
-        self.ratios = Quantile()
-
-    def advance(self, now: float) -> None:
-        self.drain.advance(now, backlogged=self.requests > 0)
 
 
 class Waiting:
     """The waiting tickets of one pool, their sums and their deadlines."""
 
     def __init__(self) -> None:
-        self._shares: dict[str, tuple[_Share, _Share]] = {}
+        self._shares: dict[str, tuple[Share, Share]] = {}
         self._deadlines: LazyHeap[Ticket] = LazyHeap()
-
-    def __len__(self) -> int:
-        return len(self._deadlines)
 
     def __contains__(self, ticket: Ticket) -> bool:
         return ticket in self._deadlines
@@ -50,10 +30,17 @@ class Waiting:
         """Yield every waiting ticket, in no order."""
         return iter(self._deadlines)
 
+    def share(self, assignment: Assignment) -> Share:
+        """Return what a request of this class and length would count in."""
+        name = assignment.class_plan.name
+        shares = self._shares.get(name)
+        if shares is None:
+            shares = self._shares[name] = (Share(), Share())
+        return shares[assignment.length_class is LONG]
+
     def join(self, ticket: Ticket, now: float) -> None:
-        assignment = ticket.assignment
-        share = self._share(assignment)
-        share.advance(now)
+        assignment, share = ticket.assignment, ticket.share
+        share.drain.advance(now, backlogged=share.requests > 0)
         share.requests += 1
         share.prompt_tokens += assignment.prompt_tokens
         share.body_bytes += assignment.body_bytes
@@ -63,9 +50,8 @@ class Waiting:
 
     def leave(self, ticket: Ticket, now: float, *, served: bool) -> None:
         """Take the ticket out; `served`: it goes to an engine, which is what the drain rate measures."""
-        assignment = ticket.assignment
-        share = self._share(assignment)
-        share.advance(now)
+        assignment, share = ticket.assignment, ticket.share
+        share.drain.advance(now, backlogged=True)
         if served and ticket.offered_at < now:
             share.drain.served(ticket.cost_s)
         if ticket.predicted_wait_s and (served or ticket.deadline <= now):
@@ -108,7 +94,7 @@ class Waiting:
 
     def beside(self, assignment: Assignment) -> int:
         """Return how many wait in the assignment's class and length."""
-        return self._share(assignment).requests
+        return self.share(assignment).requests
 
     def next_deadline(self) -> float:
         """Return the earliest deadline; infinity: nothing waits."""
@@ -120,45 +106,16 @@ class Waiting:
         first = self._deadlines.first
         return first[2] if first is not None and first[0] <= now else None
 
-    def drain_of(self, assignment: Assignment, now: float) -> tuple[float, float | None]:
-        """Return the work that waits in the assignment's class and length, and how much of it leaves per second."""
-        share = self._share(assignment)
-        share.advance(now)
-        return share.work_s, share.drain.work_per_s()
-
-    def predict_wait_s(self, assignment: Assignment, now: float) -> float | None:
-        """Predict the wait behind what stands in line now, uncalibrated; None where nothing waits or drains."""
-        share = self._share(assignment)
-        if not share.requests:
-            return None
-        share.advance(now)
-        rate = share.drain.work_per_s()
-        return None if rate is None else share.work_s / rate
-
-    def wait_ratio(self, assignment: Assignment, exceeded_by: float) -> float | None:
-        """Return the ratio of real to predicted waits that a share `exceeded_by` of them exceeded, or None if cold.
-
-        A wait that ended at its deadline counts as what it was by then: at least as long, so the ratio is cautious.
-        """
-        return self._share(assignment).ratios.at(1.0 - exceeded_by)
-
     def lines(self) -> Mapping[tuple[str, LengthClass], LineSnapshot]:
-        oldest: dict[tuple[str, LengthClass], float] = {}
+        """Return what waits by (service class, length class); the oldest is looked for among all."""
+        oldest: dict[Share, float] = {}
         for ticket in self._deadlines:
-            line = ticket.assignment.class_plan.name, ticket.assignment.length_class
-            oldest[line] = min(ticket.offered_at, oldest.get(line, inf))
+            oldest[ticket.share] = min(ticket.offered_at, oldest.get(ticket.share, inf))
         return {
-            (name, length): _snapshot(share, oldest.get((name, length)))
+            (name, length): _snapshot(share, oldest.get(share))
             for name, shares in self._shares.items()
             for length, share in zip(LengthClass, shares, strict=True)
         }
-
-    def _share(self, assignment: Assignment) -> _Share:
-        name = assignment.class_plan.name
-        shares = self._shares.get(name)
-        if shares is None:
-            shares = self._shares[name] = (_Share(), _Share())
-        return shares[assignment.length_class is LONG]
 
 
 def _over_tenant_bound(tenant: Tenant, class_plan: ClassPlan) -> Refusal | None:
@@ -174,7 +131,7 @@ def _over_tenant_bound(tenant: Tenant, class_plan: ClassPlan) -> Refusal | None:
     )
 
 
-def _snapshot(share: _Share, oldest_offered_at: float | None) -> LineSnapshot:
+def _snapshot(share: Share, oldest_offered_at: float | None) -> LineSnapshot:
     return LineSnapshot(
         requests=share.requests,
         prompt_tokens=share.prompt_tokens,

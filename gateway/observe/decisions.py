@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Any
 
-from gateway.core.ledger import UNBOUND, Budget
+from gateway.core.ledger import Budget
 from gateway.core.standing import Ahead, Standing
 from gateway.observe.exchange import Exchange, Exchanges
 
@@ -118,7 +118,7 @@ def _standing(standing: Standing) -> Mapping[str, Any]:
         "budgets": {
             budget.name.lower(): {"used": standing.used[budget], "cap": standing.caps[budget]}
             for budget in Budget
-            if standing.caps[budget] != UNBOUND
+            if budget in standing.caps
         },
     }
 

@@ -48,6 +48,15 @@ class Line:
         return [event.ticket for event in self.events if isinstance(event, Refused)]
 
 
+def test_what_runs_for_hours_keeps_its_place_until_it_ends():
+    line = Line(one_at_a_time(a_class(wait_s_max=(1e6, 1e6))))
+    waiting = line.offer()
+    for _ in range(100):
+        line.now += 3600
+        assert not [event for event in line.admission.tick(line.now) if isinstance(event, Dispatched)]
+    assert line.next() is waiting
+
+
 # ── newest first in overload ──
 
 
@@ -186,12 +195,24 @@ def test_what_an_idle_tenant_gets_back_it_finds_when_it_returns():
     assert tags[1] < 0.2 * tags[0]
 
 
+def test_what_one_tenant_gave_back_is_its_classes_at_once_also_where_another_waits_for_it():
+    classes = [a_class(name, rank=rank, weight=1) for rank, name in enumerate(("interactive", "batch"))]
+    line = Line(one_at_a_time(*classes))
+    line.offer(service_class="batch", output_tokens=1000)
+    much = line.offer(tenant="states much", output_tokens=4000)
+    line.next()
+    assert line.next() is much
+    other = line.offer(tenant="other")
+    line.offer(service_class="batch")
+    assert line.next(output_tokens=10) is other
+
+
 def test_a_refund_into_a_lane_that_a_reload_took_away_changes_nothing():
-    line = Line(a_plan())
-    long = line.offer(prompt_tokens=8192)
-    line.admission.reconfigure(one_at_a_time(a_class("other")), [an_engine()], line.now)
-    line.admission.finish(long, Outcome.COMPLETED, line.now, output_tokens=1)
-    assert line.admission.snapshot().engines["a"].slots == 1
+    admission = Admission(plan := a_plan(), [an_engine()])
+    long, _ = admission.offer(an_assignment(plan, prompt_tokens=8192), NOW)
+    admission.reconfigure(one_at_a_time(a_class("other")), [an_engine()], NOW)
+    admission.finish(long, Outcome.COMPLETED, NOW, output_tokens=1)
+    assert admission.snapshot().engines["a"].slots == 0
 
 
 def test_a_refund_never_becomes_credit_over_those_who_were_served_meanwhile():
