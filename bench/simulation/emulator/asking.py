@@ -204,7 +204,7 @@ def _flat(message: dict[str, Any]) -> dict[str, Any]:
         for part in content:
             if not isinstance(part, dict) or not isinstance(part.get("text"), str):
                 raise invalid("The emulator takes text alone.")
-        content = "\n".join(part["text"] for part in content)
+        content = "\n".join(part["text"] for part in content if part["text"])
     return {**message, "role": role, "content": content}
 
 

@@ -6,7 +6,7 @@ the words agree. What vLLM only finds out later (`SamplingParams`) is judged in 
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -30,6 +30,28 @@ class StreamOptions(BaseModel):
 
     include_usage: bool | None = False
     continuous_usage_stats: bool | None = False
+
+
+class Function(BaseModel):
+    """What a tool is called with."""
+
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(BaseModel):
+    """One tool, as the template is shown it."""
+
+    type: Literal["function"] = "function"
+    function: Function
+
+    def shown(self) -> dict[str, Any]:
+        function = self.function.model_dump()
+        if function["strict"] is None:
+            del function["strict"]
+        return {"type": self.type, "function": function}
 
 
 class Sampled(Body):
@@ -71,7 +93,7 @@ class ChatBody(Sampled):
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
     n: int | None = 1
-    tools: list[dict[str, Any]] | None = None
+    tools: list[Tool] | None = None
     tool_choice: Any = None
     add_generation_prompt: bool = True
     continue_final_message: bool = False
@@ -118,7 +140,6 @@ class CountTokensBody(BaseModel):
     model: str
     messages: list[AnthropicMessage]
     system: str | list[AnthropicBlock] | None = None
-    tools: list[dict[str, Any]] | None = None
 
 
 class MessagesBody(CountTokensBody):
@@ -164,7 +185,7 @@ class TokenizeChatBody(Body):
     """POST /tokenize with a conversation."""
 
     messages: list[dict[str, Any]]
-    tools: list[dict[str, Any]] | None = None
+    tools: list[Tool] | None = None
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     add_special_tokens: bool = False

@@ -29,7 +29,7 @@ from bench.simulation.emulator.errors import ApiError, malformed, of_validation,
 from bench.simulation.emulator.exchange import Exchange
 from bench.simulation.emulator.flags import EmulatorSettings
 from bench.simulation.emulator.life import Life
-from bench.simulation.emulator.routes import AnyBody, Asker
+from bench.simulation.emulator.routes import AnyBody, Asker, shown_tools
 from bench.simulation.emulator.words import Vocabulary
 
 BODY_BYTES_MAX = 256 * 1024 * 1024
@@ -159,7 +159,7 @@ class Face:
     def _tokens_of(self, body: TokenizeBody | TokenizeChatBody) -> list[int]:
         if isinstance(body, TokenizeBody):
             return self._vocabulary.ids(body.prompt, add_special_tokens=body.add_special_tokens)
-        options = dict(body.chat_template_kwargs or {}) | ({"tools": body.tools} if body.tools else {})
+        options = dict(body.chat_template_kwargs or {}) | shown_tools(body.tools)
         text = self._asker.prompter.rendered(body.messages, add_generation_prompt=body.add_generation_prompt, **options)
         return self._vocabulary.ids(text, add_special_tokens=body.add_special_tokens)
 

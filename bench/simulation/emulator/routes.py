@@ -5,7 +5,7 @@ Owns the differences between the routes. Judges values through `asking`, sends n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from bench.simulation.emulator.bodies import (
     MessagesBody,
     ResponsesBody,
     Sampled,
+    Tool,
 )
 from bench.simulation.emulator.dialects import Chat, Completions, Dialect, Messages
 from bench.simulation.emulator.errors import ApiError, invalid
@@ -65,7 +66,7 @@ class Asker:
         if body.system is not None:
             system = body.system if isinstance(body.system, str) else [each.model_dump() for each in body.system]
             turns.insert(0, {"role": "system", "content": system})
-        return self.prompter.of_chat(turns, **_tools(body.tools))
+        return self.prompter.of_chat(turns)
 
     def _chat(self, body: ChatBody) -> Asked:
         sampling = sampling_of(body)
@@ -79,7 +80,7 @@ class Asker:
             keep=body.truncate_prompt_tokens,
             add_generation_prompt=body.add_generation_prompt,
             add_special_tokens=body.add_special_tokens,
-            **_tools(tools),
+            **shown_tools(tools),
             **(body.chat_template_kwargs or {}),
         )
         check(sampling, body)
@@ -128,7 +129,8 @@ class Asker:
         if body.instructions is not None:
             turns.insert(0, {"role": "system", "content": body.instructions})
         self.prompter.check_output(sampling.max_tokens, "max_output_tokens")
-        prompt = self.prompter.of_chat(turns)
+        # vLLM adds the special tokens once more on this route alone.
+        prompt = self.prompter.of_chat(turns, add_special_tokens=True)
         check(sampling, body)
         most = body.max_output_tokens
         return self._asked(body, sampling, [prompt], lambda spoken: Responses(spoken, max_output_tokens=most), "resp_")
@@ -170,5 +172,6 @@ def _streamed(body: Sampled) -> dict[str, bool]:
     }
 
 
-def _tools(tools: list[dict[str, Any]] | None) -> dict[str, Any]:
-    return {"tools": tools} if tools else {}
+def shown_tools(tools: Sequence[Tool] | None) -> dict[str, Any]:
+    """Return what the template is given of them: nothing where there is none."""
+    return {"tools": [tool.shown() for tool in tools]} if tools else {}
