@@ -64,9 +64,9 @@ def check(sampling: Sampling, body: Sampled | MessagesBody | ResponsesBody) -> N
         return getattr(body, name, None)
 
     if sampling.sequences < 1:
-        raise invalid(f"n must be at least 1, got {sampling.sequences}.", "n", sampling.sequences)
+        raise invalid(f"n must be at least 1, got {sampling.sequences}.")
     if sampling.sequences > SEQUENCES_MAX:
-        raise invalid(f"n must be at most {SEQUENCES_MAX}, got {sampling.sequences}.", "n", sampling.sequences)
+        raise invalid(f"n must be at most {SEQUENCES_MAX}, got {sampling.sequences}.")
     for name in ("presence_penalty", "frequency_penalty"):
         if (value := stated(name)) is not None and not -2 <= value <= 2:
             raise invalid(f"{name} must be in [-2, 2], got {value}.")

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from bench.simulation.emulator.errors import ApiErrorCause
+from bench.simulation.emulator.errors import invalid
 
 Int64 = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
 TokenId = Annotated[int, Field(ge=0)]
@@ -82,7 +82,7 @@ class Sampled(Body):
     @classmethod
     def _stream_options_want_a_stream(cls, members: Any) -> Any:
         if isinstance(members, dict) and members.get("stream_options") and not members.get("stream"):
-            raise ApiErrorCause("Stream options can only be defined when `stream=True`.", "stream_options")
+            raise invalid("Stream options can only be defined when `stream=True`.", "stream_options")
         return members
 
 
@@ -114,7 +114,7 @@ class CompletionBody(Sampled):
     @classmethod
     def _prompt_is_there(cls, members: Any) -> Any:
         if isinstance(members, dict) and members.get("prompt") in (None, ""):
-            raise ApiErrorCause("Either prompt or prompt_embeds must be provided and non-empty.", "prompt")
+            raise invalid("Either prompt or prompt_embeds must be provided and non-empty.", "prompt")
         return members
 
 
@@ -142,10 +142,16 @@ class CountTokensBody(BaseModel):
     system: str | list[AnthropicBlock] | None = None
 
 
+def _positive(value: int) -> int:
+    if value < 1:
+        raise ValueError("max_tokens must be positive")
+    return value
+
+
 class MessagesBody(CountTokensBody):
     """POST /v1/messages."""
 
-    max_tokens: int
+    max_tokens: Annotated[int, AfterValidator(_positive)]
     stop_sequences: list[str] | None = None
     stream: bool | None = False
     temperature: float | None = None
@@ -199,7 +205,7 @@ class TokenizeChatBody(Body):
             and "add_generation_prompt" in self.model_fields_set
             and self.add_generation_prompt
         ):
-            raise ValueError("Cannot set both `continue_final_message` and `add_generation_prompt` to True.")
+            raise invalid("Cannot set both `continue_final_message` and `add_generation_prompt` to True.")
         return self
 
 

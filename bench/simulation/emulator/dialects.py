@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 from bench.simulation.emulator.errors import ApiError
@@ -52,6 +52,8 @@ class OpenAi(ABC):
 
     object_name = ""
     chunk_name = ""
+    running_details: Mapping[str, None] = {}
+    cache_details: Mapping[str, int] = {}
 
     def __init__(self, spoken: Spoken, *, usage: bool, running_usage: bool, token_ids: bool) -> None:
         self.spoken = spoken
@@ -77,7 +79,7 @@ class OpenAi(ABC):
             "choices": [self._whole(piece) for piece in pieces],
             "service_tier": None,
             "system_fingerprint": FINGERPRINT,
-            "usage": {"prompt_tokens_details": None} | self.spoken.usage(),
+            "usage": {"prompt_tokens_details": None} | self.spoken.usage(self.cache_details),
             "kv_transfer_params": None,
         }
 
@@ -86,16 +88,14 @@ class OpenAi(ABC):
         return {"id": spoken.request_id, "object": name, "created": spoken.created, "model": spoken.model}
 
     def _last(self) -> dict[str, Any]:
-        return {"choices": [], "usage": self.spoken.usage(), "system_fingerprint": FINGERPRINT}
+        return {"choices": [], "usage": self.spoken.usage(self.cache_details), "system_fingerprint": FINGERPRINT}
 
     def _chunk(self, choice: dict[str, Any], index: int, *, is_last: bool) -> dict[str, Any]:
         chunk = self._head(self.chunk_name) | {"choices": [choice]}
         if is_last and not self._usage:
             chunk["system_fingerprint"] = FINGERPRINT
         if self._running_usage:
-            usage = self.spoken.usage(index)
-            usage.pop("prompt_tokens_details", None)
-            chunk["usage"] = usage
+            chunk["usage"] = self.spoken.usage_of(index) | self.running_details
         return chunk
 
     @abstractmethod
@@ -110,6 +110,8 @@ class Chat(OpenAi):
 
     object_name = "chat.completion"
     chunk_name = "chat.completion.chunk"
+    running_details: Mapping[str, None] = {"completion_tokens_details": None}
+    cache_details: Mapping[str, int] = {"created_cache_tokens": 0}
 
     def _events(self, piece: Piece) -> bytes:
         opening = b"" if piece.sequence in self._begun else self._role(piece.sequence)
@@ -130,9 +132,11 @@ class Chat(OpenAi):
         choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
         chunk = self._head(self.chunk_name) | {"choices": [choice]}
         chunk["prompt_token_ids"] = list(self.spoken.prompt_of(index)) if self._token_ids else None
+        chunk["prompt_text"] = None
         if self._running_usage:
-            prompt_tokens = len(self.spoken.prompt_of(index))
-            chunk["usage"] = {"prompt_tokens": prompt_tokens, "total_tokens": prompt_tokens, "completion_tokens": 0}
+            tokens = len(self.spoken.prompt_of(index))
+            usage = {"prompt_tokens": tokens, "total_tokens": tokens, "completion_tokens": 0}
+            chunk["usage"] = usage | self.running_details
         return event(chunk)
 
     def _whole(self, piece: Piece) -> dict[str, Any]:
@@ -251,17 +255,17 @@ class Messages:
             "model": self.spoken.model,
             "stop_reason": None,
             "stop_sequence": None,
-            "usage": self._usage() | {"output_tokens": 0},
+            "usage": {"input_tokens": len(self.spoken.prompts[0]), "output_tokens": 0},
         }
         return named({"type": "message_start", "message": message})
 
     def _usage(self) -> dict[str, int]:
-        cached = self.spoken.cached_tokens if self.spoken.details else 0
+        details, cached = self.spoken.details, self.spoken.cached_tokens
         usage = {
-            "input_tokens": len(self.spoken.prompts[0]) - cached,
+            "input_tokens": len(self.spoken.prompts[0]) - (cached if details else 0),
             "output_tokens": self.spoken.output_tokens,
         }
-        return usage | ({"cache_read_input_tokens": cached} if cached else {})
+        return usage | ({"cache_creation_input_tokens": 0, "cache_read_input_tokens": cached} if details else {})
 
 
 def _stopped(piece: Piece) -> dict[str, Any]:

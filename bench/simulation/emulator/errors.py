@@ -40,38 +40,19 @@ def invalid(message: str, parameter: str | None = None, value: object = None) ->
     return ApiError(400, "BadRequestError", f"{message} ({said})" if said else message, parameter)
 
 
-def malformed(*findings: Mapping[str, Any], param: str | None = None) -> ApiError:
-    """Return what the body's schema says. param: where it is not the place of the first finding."""
+def malformed(*findings: Mapping[str, Any]) -> ApiError:
+    """Return what the body's schema says."""
     number = len(findings)
     label = "error" if number == 1 else "errors"
     lines = [f"{number} validation {label}:", *(f"  {_shown(each)}" for each in findings[:REPORTED_MAX])]
     if number > REPORTED_MAX:
         lines.append(f"  ...and {number - REPORTED_MAX} more {label}")
-    place = param or (_place(findings[0]["loc"]) if "loc" in findings[0] else None)
-    return ApiError(400, "Bad Request", "\n".join(lines), place)
+    return ApiError(400, "Bad Request", "\n".join(lines), _place(findings[0]["loc"]))
 
 
 def of_validation(error: ValidationError) -> ApiError:
     """Return pydantic's findings on a body, as FastAPI's handler would have them: every place lies under `body`."""
-    findings: list[dict[str, Any]] = []
-    for found in error.errors(include_url=False):
-        each: dict[str, Any] = {**found, "loc": ("body", *found["loc"])}
-        cause = found.get("ctx", {}).get("error")
-        if isinstance(cause, ApiErrorCause):
-            return malformed(each | {"ctx": {"error": cause.shown()}}, param=cause.parameter)
-        findings.append(each)
-    return malformed(*findings)
-
-
-class ApiErrorCause(ValueError):  # noqa: N818 - what a validator raises: a cause, shown inside an error
-    """A finding of a validator's that names its parameter."""
-
-    def __init__(self, message: str, parameter: str) -> None:
-        super().__init__(f"{message} (parameter={parameter})")
-        self.parameter = parameter
-
-    def shown(self) -> str:
-        return str(self)
+    return malformed(*({**found, "loc": ("body", *found["loc"])} for found in error.errors(include_url=False)))
 
 
 def unknown_model(model: str, served: Sequence[str]) -> ApiError:
@@ -95,8 +76,7 @@ def failed(message: str) -> ApiError:
 
 def _shown(finding: Mapping[str, Any]) -> str:
     shown = dict(finding)
-    if "loc" in shown:
-        shown["loc"] = _place(shown["loc"])
+    shown["loc"] = _place(shown["loc"])
     if "input" in shown:
         shown["input"] = _input(shown["input"])
     return str(shown)
@@ -107,10 +87,8 @@ def _place(loc: Sequence[object]) -> str:
     return ".".join(part for part in parts if not (_BRANCH.search(part) or part.lower() in _BRANCHES))
 
 
-def _input(value: object) -> object:
+def _input(value: object) -> str:
     if isinstance(value, list | dict):
         return f"<{type(value).__name__} of {len(value)} items>"
-    text = value if isinstance(value, str) else str(value)
-    if len(text) > INPUT_CHARS_MAX:
-        return text[:INPUT_CHARS_MAX] + "...[truncated]"
-    return value
+    text = str(value)
+    return text[:INPUT_CHARS_MAX] + "...[truncated]" if len(text) > INPUT_CHARS_MAX else text

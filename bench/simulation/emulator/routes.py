@@ -108,7 +108,7 @@ class Asker:
 
     def _message(self, body: MessagesBody) -> Asked:
         sampling = sampling_of(body)
-        self.prompter.check_output(sampling.max_tokens, "max_tokens")
+        self.prompter.check_output(sampling.max_tokens, "max_completion_tokens")
         prompt = self.message_prompt(body)
         check(sampling, body)
         return self._asked(body, sampling, [prompt], Messages, "chatcmpl-")

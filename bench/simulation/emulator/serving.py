@@ -25,6 +25,7 @@ from bench.simulation.emulator.life import Life
 KEEPALIVE_S = 5.0  # vLLM's server closes an idle connection after so long
 DIES_AFTER_S = 0.5  # how long vLLM's API server outlives its engine
 LOOK_S_MAX = 1.0
+CUT_S = 0.1  # what is open then has so long; 0 would be for ever
 
 
 @dataclass(slots=True)
@@ -82,7 +83,11 @@ class Emulator:
         face = Face(self._settings, life, self._count)
         # A client that leaves has to cancel its handler: that is how the engine hears of it.
         runner = web.AppRunner(
-            face.app(), handler_cancellation=True, access_log=None, keepalive_timeout=KEEPALIVE_S, shutdown_timeout=0
+            face.app(),
+            handler_cancellation=True,
+            access_log=None,
+            keepalive_timeout=KEEPALIVE_S,
+            shutdown_timeout=CUT_S,
         )
         await runner.setup()
         try:

@@ -6,7 +6,7 @@ Owns how far each answer has been written. Writes no bytes.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -76,15 +76,21 @@ class Spoken:
     def cached_tokens(self) -> int:
         return self.generation.cached_tokens
 
-    def usage(self, index: int | None = None) -> dict[str, Any]:
-        """Return the OpenAI routes' usage so far: of all, or of one sequence."""
-        prompt = sum(map(len, self.prompts)) if index is None else len(self.prompt_of(index))
-        output = self.output_tokens if index is None else self.told[index]
-        counted: dict[str, Any] = {
-            "prompt_tokens": prompt,
-            "total_tokens": prompt + output,
-            "completion_tokens": output,
-        }
+    def usage(self, cache_details: Mapping[str, int]) -> dict[str, Any]:
+        """Return the OpenAI routes' usage so far, of all; cache_details: what stands beside the cached tokens."""
+        counted: dict[str, Any] = _counted(sum(map(len, self.prompts)), self.output_tokens)
         if self.details:
-            counted["prompt_tokens_details"] = {"cached_tokens": self.cached_tokens}
+            counted["prompt_tokens_details"] = {"cached_tokens": self.cached_tokens, **cache_details}
         return counted
+
+    def usage_of(self, index: int) -> dict[str, Any]:
+        """Return the usage of one answer so far."""
+        return _counted(len(self.prompt_of(index)), self.told[index])
+
+
+def _counted(prompt_tokens: int, output_tokens: int) -> dict[str, Any]:
+    return {
+        "prompt_tokens": prompt_tokens,
+        "total_tokens": prompt_tokens + output_tokens,
+        "completion_tokens": output_tokens,
+    }

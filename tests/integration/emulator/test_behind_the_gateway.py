@@ -10,6 +10,8 @@ from gateway.core.plan import AdmissionKind, LongPrefill, LongPrefillMode, SlotB
 from gateway.testing.builders import a_class, a_plan, an_admission
 from gateway.testing.harness import BATCH_KEY, INTERACTIVE_KEY, running
 
+pytestmark = pytest.mark.timeout(180, func_only=True)
+
 LIMITS = {"max_num_batched_tokens": 2048, "long_prefill_token_threshold": 640, "max_num_seqs": 128}
 SLICED = LongPrefill(LongPrefillMode.SLICED, slice_s=0.15, hold_max_s=None, recalls_max=8)
 
