@@ -95,7 +95,7 @@ class OpenAi(ABC):
         if is_last and not self._usage:
             chunk["system_fingerprint"] = FINGERPRINT
         if self._running_usage:
-            chunk["usage"] = self.spoken.usage_of(index) | self.running_details
+            chunk["usage"] = {**self.spoken.usage_of(index), **self.running_details}
         return chunk
 
     @abstractmethod
@@ -136,7 +136,7 @@ class Chat(OpenAi):
         if self._running_usage:
             tokens = len(self.spoken.prompt_of(index))
             usage = {"prompt_tokens": tokens, "total_tokens": tokens, "completion_tokens": 0}
-            chunk["usage"] = usage | self.running_details
+            chunk["usage"] = {**usage, **self.running_details}
         return event(chunk)
 
     def _whole(self, piece: Piece) -> dict[str, Any]:
