@@ -100,12 +100,20 @@ def _as_asked(engine: Engine, home: Home, port: int, flags: EngineFlags) -> Engi
     if (engine.port, engine.flags, engine.tokenizer_path) != (port, flags, home.model):
         raise EngineError(
             f"`{engine.name}` already runs on port {engine.port} with {' '.join(engine.flags.argv())} and the model "
-            f"{engine.tokenizer_path}: stop it first (`make engine-stop`), or start this one under another name"
+            f"{engine.tokenizer_path}: {_how_to_end(engine)}, or start this one under another name"
         )
     if not readback.healthy(engine.base_url):
-        raise EngineError(f"`{engine.name}` (pid {engine.pid}) runs and does not answer: stop it first ({engine.log})")
+        raise EngineError(
+            f"`{engine.name}` (pid {engine.pid}) runs and does not answer: {_how_to_end(engine)} ({engine.log})"
+        )
     say(f"`{engine.name}` already runs at {engine.base_url}")
     return engine
+
+
+def _how_to_end(engine: Engine) -> str:
+    if engine.owner_pid is not None and running.process_lives(engine.owner_pid):
+        return f"end the `make run` that it belongs to (pid {engine.owner_pid}) first"
+    return "stop it first (`make engine-stop`)"
 
 
 def _start(

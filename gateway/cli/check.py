@@ -193,7 +193,7 @@ def _engine_remarks(read: Configuration, reports: Mapping[str, EngineReport]) ->
     for difference in calibration_check.differences(settings, versions):
         yield _remark(True, difference)
     for engine, promised in _promises(read, reports):
-        for text in guarantee_tables.notes(promised):
+        for text in guarantee_tables.notes(promised, read.plan):
             yield _remark(False, f"engine {engine.name}: {text}")
 
 

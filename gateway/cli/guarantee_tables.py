@@ -6,9 +6,12 @@ Owns their words. Computes no bound and judges no premise.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import inf
 
 from gateway.cli.table import Cell, table
 from gateway.core.guarantee import FlowBound, Guarantee, LongRate, NotPromised, ShortEntry
+from gateway.core.plan import Plan
+from gateway.core.types import LengthClass
 
 _FLOWS = [
     "service class", "length", "tenants", "deadline s", "wait s", "safe requests", "safe tokens",
@@ -27,9 +30,8 @@ _LEGEND = (
 
 def section(engine: str, promised: Guarantee) -> str:
     """One engine's bounds: a short's first token, the long lane's rate, and a table of every flow's wait."""
-    model = "step model fitted to it" if promised.model_fitted else "default step model, not measured here"
     lines = [
-        f"promised by engine {engine}, at worst and under any flood ({model})",
+        f"promised by engine {engine}, at worst and under any flood ({_model(promised)})",
         f"  short prompt, dispatch to first token  {_short(promised.short_entry)}",
         f"  long prompts, together                 {_long(promised.long_rate)}",
     ]
@@ -40,15 +42,37 @@ def section(engine: str, promised: Guarantee) -> str:
     return "\n".join([*lines, "", table(_FLOWS, [_row(each) for each in promised.flows]), "", *_LEGEND])
 
 
-def notes(promised: Guarantee) -> Iterator[str]:
-    """What an operator may want to change, with the setting to change."""
-    rate = promised.long_rate
+def notes(promised: Guarantee, plan: Plan) -> Iterator[str]:
+    """What an operator may want to change, with the setting to change, and what a number does not mean."""
+    entry, rate = promised.short_entry, promised.long_rate
+    stated = [(ms, name) for name, each in plan.classes.items() if (ms := each.slo[LengthClass.SHORT].ttft_ms)]
+    objective_ms, name = min(stated, default=(inf, ""))
+    if isinstance(entry, ShortEntry) and 1000 * entry.ttft_s > objective_ms:
+        yield (
+            f"the bound on a short prompt's first token ({_ms(entry.ttft_s)}) is above the objective of {name} "
+            f"({objective_ms:g} ms), so that objective is not promised here. A bound is no forecast: this one is for a "
+            f"short that comes when {entry.steps - 1} steps of one long prompt at the end of its context have just "
+            "begun, and that shares the step after them with all that the budgets allow. Most come at a better moment: "
+            "see gateway_engine_time_to_first_token_seconds. Steps with fewer tokens (long_prefill_token_threshold, "
+            "max_num_batched_tokens) lower it"
+        )
     if isinstance(rate, LongRate) and rate.output_tokens > rate.full_speed_output_tokens:
         yield (
             f"the sequences kept for long prompts keep up with answers of {rate.full_speed_output_tokens} tokens, and "
             f"answers may have {rate.output_tokens}: when short prompts hold all other sequences, long ones may fall "
             "to the lower rate; raise admission.slots.long_reserve or lower output_tokens_max"
         )
+
+
+def _model(promised: Guarantee) -> str:
+    if not promised.model_fitted:
+        return "default step model, not measured here"
+    if promised.model_spread is None:
+        return "step model fitted to it, of a spread that is not known"
+    spread = 100 * promised.model_spread
+    return (
+        f"step model fitted to it; prefills stray {spread:.2g} % from it, and steps count as {2 * spread:.2g} % longer"
+    )
 
 
 def _short(entry: ShortEntry | NotPromised) -> str:

@@ -9,7 +9,6 @@ One module, because a ticket has one owner: what is judged, ordered, charged or 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import inf
@@ -18,15 +17,18 @@ from gateway.core import early_rejection
 from gateway.core.classify import engine_priority
 from gateway.core.engine import Engine
 from gateway.core.fleet import Fleet
-from gateway.core.lane import Lane
+from gateway.core.lanes import Lanes
 from gateway.core.ledger import needs_of
 from gateway.core.line import is_half_late
-from gateway.core.orders import order_of
-from gateway.core.plan import AdmissionKind, Plan
+from gateway.core.plan import Plan
 from gateway.core.refusals import Refusals, no_engine
 from gateway.core.repeats import Repeats
 from gateway.core.steptime import PrefillSample, StepModel
+from gateway.core.tenants import Tenants
 from gateway.core.ticket import (
+    ENDED,
+    RUNNING,
+    WAITING,
     Assignment,
     Dispatched,
     Event,
@@ -39,9 +41,19 @@ from gateway.core.ticket import (
     SliceEnded,
     SliceResult,
     Ticket,
-    TicketState,
 )
-from gateway.core.types import EngineLoad, EngineSpec, LengthClass, LineSnapshot, Outcome, Refusal, Resource, Snapshot
+from gateway.core.types import (
+    LONG,
+    SHORT,
+    EngineLoad,
+    EngineSpec,
+    LengthClass,
+    LineSnapshot,
+    Outcome,
+    Refusal,
+    Resource,
+    Snapshot,
+)
 from gateway.core.waiting import Waiting
 
 _CUT = frozenset({Outcome.CLIENT_GONE, Outcome.TIMED_OUT})
@@ -54,25 +66,29 @@ class Admission:
     def __init__(self, plan: Plan, engines: Sequence[EngineSpec], seed: int = 0) -> None:
         self._offers = 0
         self._waiting = Waiting()
-        self._refusals = Refusals(self._waiting, seed)
-        self._early = early_rejection.EarlyRejection(self._waiting)
+        self._refusals = Refusals(seed)
+        self._early = early_rejection.EarlyRejection()
         self._repeats = Repeats()
+        self._tenants = Tenants(plan)
         self._running: dict[int, Ticket] = {}
-        self._tenants_running: Counter[tuple[str, str]] = Counter()
         self._drain_at: float | None = None
         self._plan = plan
         self._fleet = Fleet(engines, plan)
-        self._lanes = {lane: Lane(order_of(plan.order)) for lane in _lane_names(plan)}
+        self._lanes = Lanes(plan)
 
     # ── what the gate calls ──
 
     def offer(self, assignment: Assignment, now: float) -> tuple[Ticket, list[Event]]:
         """Take in one request: the events tell whether it was dispatched, waits, or is refused."""
-        events = self._overdue(now)
+        events: list[Event] = []
+        if self._next_at() <= now:
+            self._go_on(now, events)
         self._offers += 1
         fleet = self._fleet
         needs = needs_of(assignment, fleet.kv_block_tokens)
-        ticket = Ticket(self._offers, assignment, now, now + assignment.wait_s_max, TicketState.WAITING, needs)
+        tenant = self._tenants.named(assignment.class_plan, assignment.tenant)
+        share = self._waiting.share(assignment)
+        ticket = Ticket(self._offers, assignment, tenant, share, now, now + assignment.wait_s_max, WAITING, needs)
         ticket.is_repeat = self._repeats.is_repeat(assignment, now)
         no = self._refused_at_arrival(ticket, now)
         if no is not None:
@@ -82,17 +98,18 @@ class Admission:
         if ticket.is_repeat:
             ticket.cost_s *= self._plan.repeat_cost
         self._waiting.join(ticket, now)
-        lane = self._lane(ticket)
+        lane = self._lanes[assignment.length_class]
         lane.append(ticket)
-        if lane.head(now) is ticket:  # otherwise nothing can go that could not go before
-            events += self._dispatch(now)
-        if ticket.state is TicketState.WAITING:
-            events += self._seated(ticket, now)
+        # Otherwise nothing can go that could not go before.
+        if (self._may_go() or fleet.divides) and lane.head(now) is ticket:
+            self._dispatch(now, events)
+        if ticket.state is WAITING:
+            self._seat(ticket, now, events)
         return ticket, events
 
     def first_token(self, ticket: Ticket, now: float) -> list[Event]:
         """Note the engine's first token (or a non-streaming answer's first byte). Only the first call counts."""
-        if ticket.state is not TicketState.RUNNING or ticket.first_token_at is not None:
+        if ticket.state is not RUNNING or ticket.first_token_at is not None:
             return self.tick(now)
         ticket.first_token_at = now
         assert ticket.engine is not None
@@ -100,8 +117,10 @@ class Admission:
         engine_ttft_s = now - ticket.dispatched_at
         engine = self._fleet[ticket.engine]
         engine.first_token(ticket, engine_ttft_s, now)
-        engine.judge(now, longs_wait=self._lane_for(LengthClass.LONG).head(now) is not None)
-        return [FirstToken(ticket, engine_ttft_s), *self.tick(now)]
+        engine.judge(now, longs_wait=self._lanes[LONG].head(now) is not None)
+        events: list[Event] = [FirstToken(ticket, engine_ttft_s)]
+        self._go_on(now, events)
+        return events
 
     def finish(self, ticket: Ticket, outcome: Outcome, now: float, *, output_tokens: int | None = None) -> list[Event]:
         """End a ticket in whatever state it is. Idempotent: a ticket ends once, with the first outcome.
@@ -109,24 +128,26 @@ class Admission:
         output_tokens: what the engine generated, over all sequences; None: not known. What was reserved beyond it is
         given back to the flow's share.
         """
-        if ticket.state is TicketState.ENDED:
+        if ticket.state is ENDED:
             return self.tick(now)
         waited_s = None
         events: list[Event] = []
-        if ticket.state is TicketState.WAITING:
+        if ticket.state is WAITING:
             waited_s = now - ticket.offered_at
             self._leave_line(ticket, now)
         else:
-            if self._has_slice_at_engine(ticket):
+            if ticket.needs[0] and self._has_slice_at_engine(ticket):
                 events.append(SliceEnded(ticket, SliceResult.CANCELLED))
             self._leave_engine(ticket, now, cut=outcome in _CUT)
-            if outcome is not Outcome.COMPLETED and ticket.first_token_at is None:
+            if ticket.first_token_at is None and outcome is not Outcome.COMPLETED:
                 output_tokens = 0
             if output_tokens is not None:
                 self._refund(ticket, output_tokens)
-        ticket.state = TicketState.ENDED
+        ticket.state = ENDED
+        self._tenants.forget_if_idle(ticket.tenant)
         events.append(Finished(ticket, outcome, waited_s))
-        return events + self.tick(now)
+        self._go_on(now, events)
+        return events
 
     def requeue(self, ticket: Ticket, now: float, pause_s: float) -> list[Event]:
         """Put a dispatched ticket whose engine had no room back at the head of its flow; its deadline stays.
@@ -134,17 +155,17 @@ class Admission:
         The engine gets nothing more for `pause_s`. A ticket whose deadline has passed meanwhile ends as expired, and
         while draining one that may wait beyond the drain is refused.
         """
-        assert ticket.state is TicketState.RUNNING, "only a dispatched ticket can come back"
+        assert ticket.state is RUNNING, "only a dispatched ticket can come back"
         assert ticket.first_token_at is None, "an engine that has answered cannot have had no room"
         assert ticket.engine is not None
         self._fleet.pause(ticket.engine, now + pause_s)
         self._leave_engine(ticket, now, cut=False)
-        ticket.state, ticket.engine, ticket.dispatched_at = TicketState.WAITING, None, None
+        ticket.state, ticket.engine, ticket.dispatched_at = WAITING, None, None
         ticket.requeues += 1
         if self._drain_at is not None and ticket.deadline > self._drain_at:
             return [self._refuse(ticket, self._refusals.draining(ticket), now), *self.tick(now)]
         self._waiting.join(ticket, now)
-        self._lane(ticket).put_back(ticket)
+        self._lanes[ticket.assignment.length_class].put_back(ticket)
         return [Queued(ticket), *self.tick(now)]
 
     def observe(self, engine: str, load: EngineLoad, now: float) -> list[Event]:
@@ -163,8 +184,8 @@ class Admission:
 
     def tick(self, now: float) -> list[Event]:
         """Expire every wait whose deadline has come, then dispatch whatever fits."""
-        events = self._expire(now)
-        events += self._dispatch(now)
+        events: list[Event] = []
+        self._go_on(now, events)
         return events
 
     def next_tick_at(self) -> float | None:
@@ -180,11 +201,12 @@ class Admission:
     def drain(self, now: float, deadline_at: float) -> list[Event]:
         """Refuse every new offer, and every waiting ticket that may wait beyond `deadline_at`; the rest stay."""
         self._drain_at = deadline_at
-        events = self._expire(now)
-        for ticket in self._in_line():
-            if ticket.deadline > deadline_at:
-                events.append(self._refuse(ticket, self._refusals.draining(ticket), now))
-        return events + self._dispatch(now)
+        events: list[Event] = []
+        self._expire(now, events)
+        beyond = [ticket for ticket in self._in_line() if ticket.deadline > deadline_at]
+        events += [self._refuse(ticket, self._refusals.draining(ticket), now) for ticket in beyond]
+        self._dispatch(now, events)
+        return events
 
     def undrain(self, now: float) -> list[Event]:
         self._drain_at = None
@@ -198,12 +220,12 @@ class Admission:
         waiting = self._in_line()
         self._plan = plan
         self._fleet.configure(engines, plan)
-        order = order_of(plan.order)
-        self._lanes = {name: self._lane_for(name).emptied(order, plan.classes) for name in _lane_names(plan)}
+        self._lanes.reconfigure(plan)
+        self._tenants.reconfigure(plan)
         for ticket in waiting:
-            self._lane(ticket).append(ticket)
-        for ticket in self._running.values():
-            self._hold_tenant(ticket.assignment)
+            self._lanes[ticket.assignment.length_class].append(ticket)
+        for tenant in self._tenants:
+            self._lanes.hold(tenant)
         return self.tick(now)
 
     def calibrated(self, engine: str, samples: Sequence[PrefillSample]) -> None:
@@ -212,26 +234,27 @@ class Admission:
 
     def step_models(self) -> Mapping[str, StepModel]:
         """Return how long steps take at each engine, as it is known now."""
-        return {name: self._fleet[name].fit.model for name in self._fleet.snapshot()}
+        return {name: self._fleet[name].fit.model for name in self._fleet.names()}
 
     def snapshot(self) -> Snapshot:
         """Return what waits and what runs now; every class of the plan is present, also at 0."""
         empty = {(name, length): _EMPTY_LINE for name in self._plan.classes for length in LengthClass}
         return Snapshot(
             lines=empty | dict(self._waiting.lines()),
-            engines=self._fleet.snapshot(),
+            engines=self._fleet.snapshot(self._running.values()),
             draining=self._drain_at is not None,
         )
 
     # ── in and out of lines ──
 
     def _next_at(self) -> float:
-        change_at = self._fleet.next_change_at()
-        deadline = self._waiting.next_deadline()
-        return change_at if deadline is None else min(deadline, change_at)
+        change_at, deadline = self._fleet.next_change_at(), self._waiting.next_deadline()
+        return change_at if change_at < deadline else deadline
 
-    def _overdue(self, now: float) -> list[Event]:
-        return self.tick(now) if self._next_at() <= now else []
+    def _go_on(self, now: float, events: list[Event]) -> None:
+        """Do what is due, waits that end first; what happens joins `events`."""
+        self._expire(now, events)
+        self._dispatch(now, events)
 
     def _refused_at_arrival(self, ticket: Ticket, now: float) -> Refusal | None:
         if self._drain_at is not None:
@@ -241,26 +264,22 @@ class Admission:
         early = self._plan.early_rejection
         return None if early is None else self._early.at_arrival(ticket, early.confidence, now)
 
-    def _seated(self, ticket: Ticket, now: float) -> list[Event]:
+    def _seat(self, ticket: Ticket, now: float, events: list[Event]) -> None:
         """Settle a ticket that waits now: within its class's bounds and its own limit, or not at all."""
-        events: list[Event] = []
         assignment = ticket.assignment
-        while (full := self._waiting.over_bound(assignment)) is not None:
+        while (full := self._waiting.over_bound(ticket)) is not None:
             gives_way = ticket
             if assignment.class_plan.queue.newest_first_in_overload and full.resource is Resource.REQUESTS:
-                oldest = self._lane(ticket).oldest_of_flow(ticket)
+                oldest = self._lanes[assignment.length_class].oldest_of_flow(ticket)
                 gives_way = oldest if is_half_late(oldest, now) else ticket
             events.append(self._refuse(gives_way, full, now))
             if gives_way is ticket:
-                return events
+                return
         events.append(self._expired(ticket, now) if ticket.deadline <= now else Queued(ticket))
-        return events
 
-    def _expire(self, now: float) -> list[Event]:
-        events: list[Event] = []
+    def _expire(self, now: float, events: list[Event]) -> None:
         while (ticket := self._waiting.expired(now)) is not None:
             events.append(self._expired(ticket, now))
-        return events
 
     def _expired(self, ticket: Ticket, now: float) -> Event:
         refusal = self._refusals.expired(ticket, now, any_engine=self._fleet.any_up)
@@ -269,88 +288,86 @@ class Admission:
     def _refuse(self, ticket: Ticket, refusal: Refusal, now: float, outcome: Outcome = Outcome.REFUSED) -> Event:
         if ticket in self._waiting:
             self._leave_line(ticket, now)
-        ticket.state = TicketState.ENDED
+        ticket.state = ENDED
+        self._tenants.forget_if_idle(ticket.tenant)
         self._repeats.refused(ticket.assignment, now)
         waited_s = now - ticket.offered_at
         retry_s = self._refusals.retry_after_s(ticket, now) if refusal.retry_after_s is None else refusal.retry_after_s
         return Refused(ticket, replace(refusal, waited_s=waited_s, retry_after_s=retry_s), waited_s, outcome)
 
     def _leave_line(self, ticket: Ticket, now: float) -> None:
-        self._lane(ticket).remove(ticket)
+        self._lanes[ticket.assignment.length_class].remove(ticket)
         self._waiting.leave(ticket, now, served=False)
 
     # ── to and from engines ──
 
-    def _dispatch(self, now: float) -> list[Event]:
-        events: list[Event] = []
-        fleet = self._fleet
+    def _dispatch(self, now: float, events: list[Event]) -> None:
+        fleet, lanes = self._fleet, self._lanes
         if fleet.next_change_at() <= now:
             fleet.settle(now)
-        purges = self._plan.early_rejection is not None and self._plan.early_rejection.purges
-        while (choice := fleet.choose(self._heads(now))) is not None:
+        while (choice := fleet.choose(lanes.heads(now))) is not None:
             ticket, engine = choice
-            hopeless = self._refused_at_dispatch(ticket, engine, now) if purges else None
+            hopeless = self._refused_at_dispatch(ticket, engine, now)
             if hopeless is None:
-                events += self._send(ticket, engine, now)
+                self._send(ticket, engine, now, events)
             else:
                 events.append(self._refuse(ticket, hopeless, now))
-        return events + self._make_way(now) if fleet.divides else events
+            if not self._may_go():
+                break
+        if fleet.divides:
+            self._make_way(now, events)
 
-    def _make_way(self, now: float) -> list[Event]:
+    def _may_go(self) -> bool:
+        """Whether anybody waits for whom an engine has a slot: under load most have none, and that is quickly seen."""
+        for is_long, lane in enumerate(self._lanes.by_length):
+            if lane.requests and self._fleet.has_slot(is_long):
+                return True
+        return False
+
+    def _make_way(self, now: float, events: list[Event]) -> None:
         """Let parts of long prompts go, or take them back for shorts: after everything else that happens now."""
-        events: list[Event] = []
-        in_line = self._lane_for(LengthClass.SHORT).head(now) is not None
+        in_line = self._lanes[SHORT].head(now) is not None
         for engine in self._fleet.dividing():
             shorts_wait = in_line or engine.has_unserved_shorts
             if shorts_wait and (ticket := engine.recall(now)) is not None:
                 events.append(Recalled(ticket))
             if (course := engine.next_part(now, shorts_wait=shorts_wait)) is not None:
                 events.append(Proceed(course.ticket, None if course.at_request else course.sent_tokens))
-        return events
-
-    def _heads(self, now: float) -> list[Ticket]:
-        """Return who is next in each lane, the oldest first."""
-        heads = [head for lane in self._lanes.values() if (head := lane.head(now)) is not None]
-        if len(heads) == 2 and heads[1].id < heads[0].id:
-            heads.reverse()
-        return heads
 
     def _refused_at_dispatch(self, ticket: Ticket, engine: Engine, now: float) -> Refusal | None:
         early = self._plan.early_rejection
-        if early is None or self._lane(ticket).requests < 2:
+        if early is None or not early.purges or self._lanes[ticket.assignment.length_class].requests < 2:
             return None
         return early_rejection.at_dispatch(ticket, engine.short_ttft_s(early.confidence), now)
 
-    def _send(self, ticket: Ticket, engine: Engine, now: float) -> list[Event]:
-        assignment = ticket.assignment
-        self._lane(ticket).serve(ticket)
+    def _send(self, ticket: Ticket, engine: Engine, now: float, events: list[Event]) -> None:
+        assignment, tenant = ticket.assignment, ticket.tenant
+        self._lanes[assignment.length_class].serve(ticket)
         self._waiting.leave(ticket, now, served=True)
         engine.take(ticket, now)
-        ticket.state, ticket.engine, ticket.dispatched_at = TicketState.RUNNING, engine.name, now
+        ticket.state, ticket.engine, ticket.dispatched_at = RUNNING, engine.name, now
         self._running[ticket.id] = ticket
-        self._tenants_running[assignment.class_plan.name, assignment.tenant] += 1
-        self._hold_tenant(assignment)
+        tenant.running += 1
+        if tenant.running >= tenant.running_max:
+            self._lanes.hold(tenant)
         priority = engine_priority(assignment, ticket.deadline)
         wants_parts = engine.wants_parts(ticket)
         divided = wants_parts and engine.divide(ticket, now)
-        events: list[Event] = [Dispatched(ticket, engine.name, priority, now - ticket.offered_at, divided)]
+        events.append(Dispatched(ticket, engine.name, priority, now - ticket.offered_at, divided))
         if wants_parts and not divided:
             events.append(SliceEnded(ticket, SliceResult.FALLBACK))
-        return events
 
     def _leave_engine(self, ticket: Ticket, now: float, *, cut: bool) -> None:
         assert ticket.engine is not None
         engine = self._fleet[ticket.engine]
         engine.leave(ticket, now, cut=cut)
-        self._fleet.drop_if_idle(engine)
+        if engine.retired:
+            self._fleet.drop_if_idle(engine)
         del self._running[ticket.id]
-        assignment = ticket.assignment
-        owner = (assignment.class_plan.name, assignment.tenant)
-        if self._tenants_running[owner] == 1:
-            del self._tenants_running[owner]
-        else:
-            self._tenants_running[owner] -= 1
-        self._hold_tenant(assignment)
+        tenant = ticket.tenant
+        tenant.running -= 1
+        if tenant.is_set_aside:
+            self._lanes.hold(tenant)
 
     def _has_slice_at_engine(self, ticket: Ticket) -> bool:
         assert ticket.engine is not None
@@ -359,35 +376,7 @@ class Admission:
     def _refund(self, ticket: Ticket, output_tokens: int) -> None:
         unused_s = self._fleet.unused_s(ticket.assignment, output_tokens)
         if unused_s > 0.0:
-            self._lane(ticket).refund(ticket, min(unused_s, ticket.cost_s))
-
-    def _hold_tenant(self, assignment: Assignment) -> None:
-        """Set the tenant aside in every lane while it runs as much as its class allows, by the plan in force."""
-        class_plan = self._plan.classes.get(assignment.class_plan.name, assignment.class_plan)
-        running_max = class_plan.tenant.running_max
-        if running_max is None or self._plan.admission.kind is AdmissionKind.NONE:
-            return
-        at_bound = self._tenants_running[class_plan.name, assignment.tenant] >= running_max
-        for lane in self._lanes.values():
-            if at_bound:
-                lane.set_aside(class_plan, assignment.tenant)
-            else:
-                lane.bring_back(class_plan, assignment.tenant)
-
-    # ── shape ──
-
-    def _lane(self, ticket: Ticket) -> Lane:
-        return self._lane_for(ticket.assignment.length_class)
-
-    def _lane_for(self, length_class: LengthClass) -> Lane:
-        return self._lanes.get(length_class) or self._lanes[LengthClass.SHORT]
+            self._lanes[ticket.assignment.length_class].refund(ticket, min(unused_s, ticket.cost_s))
 
     def _in_line(self) -> list[Ticket]:
         return sorted(self._waiting.tickets(), key=lambda ticket: ticket.id)
-
-
-def _lane_names(plan: Plan) -> tuple[LengthClass, ...]:
-    """Token budgets make two lanes, short before long; without them one lane (SHORT) holds both lengths."""
-    if plan.admission.kind is AdmissionKind.TOKEN_BUDGET:
-        return LengthClass.SHORT, LengthClass.LONG
-    return (LengthClass.SHORT,)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from gateway.core.plan import Plan
 from gateway.core.ticket import Assignment
-from gateway.core.types import Identity, LengthClass, Reason, Refusal, Shape
+from gateway.core.types import LONG, Identity, Reason, Refusal, Shape
 
 _DEADLINE_MS_BITS = 43  # milliseconds since the epoch until the year 2248
 _DEADLINE_MS_MAX = (1 << _DEADLINE_MS_BITS) - 1
@@ -126,6 +126,8 @@ def engine_priority(assignment: Assignment, deadline: float) -> int:
 
     Strictly by class rank, then short before long, then by wait deadline (`deadline`: seconds since the epoch).
     """
-    band = 2 * assignment.class_plan.rank + (assignment.length_class is LengthClass.LONG)
-    deadline_ms = min(max(0, int(deadline * 1000)), _DEADLINE_MS_MAX)
+    band = 2 * assignment.class_plan.rank + (assignment.length_class is LONG)
+    deadline_ms = int(deadline * 1000)
+    if not 0 <= deadline_ms <= _DEADLINE_MS_MAX:
+        deadline_ms = 0 if deadline_ms < 0 else _DEADLINE_MS_MAX
     return (band << _DEADLINE_MS_BITS) + deadline_ms

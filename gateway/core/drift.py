@@ -24,25 +24,30 @@ _KV_UP_EVERY_S = 60.0
 class Drift:
     """foreign_sequences: of others, which take slots. kv_share: of the KV cache that is worth planning with.
 
-    has_no_room: requests that the gateway sent wait inside for room; it sent too much.
+    has_no_room: of the last look, that once more several on end found requests waiting inside for room. It is said
+    once; whether what was done about it was enough, looks after it tell.
     """
 
     def __init__(self) -> None:
         self.foreign_sequences = 0
         self.kv_share = 1.0
         self.has_no_room = False
-        self._looks: deque[tuple[int, int]] = deque(maxlen=_LOOKS_AGREEING)
+        self._beyond: deque[int] = deque(maxlen=_LOOKS_AGREEING)
+        self._looks_without_room = 0
         self._preemptions: int | None = None
         self._kv_up_at = 0.0
 
     def look(self, load: EngineLoad, own_sequences: int, now: float) -> bool:
-        """Take in one reading; own_sequences: what the ledger holds. True where a correction changed."""
-        before = self.foreign_sequences, self.kv_share, self.has_no_room
-        self._looks.append((max(0, load.sequences - own_sequences), load.waiting_for_room))
-        if len(self._looks) == _LOOKS_AGREEING:
+        """Take in one reading; own_sequences: what the ledger holds. True where a cap changed."""
+        before = self.foreign_sequences, self.kv_share
+        self._beyond.append(max(0, load.sequences - own_sequences))
+        if len(self._beyond) == _LOOKS_AGREEING:
             # The least of them: who is only late in arriving, in starting or in leaving is not there every time.
-            self.foreign_sequences = min(beyond for beyond, _ in self._looks)
-            self.has_no_room = min(waiting for _, waiting in self._looks) > 0
+            self.foreign_sequences = min(self._beyond)
+        self._looks_without_room = self._looks_without_room + 1 if load.waiting_for_room else 0
+        self.has_no_room = self._looks_without_room == _LOOKS_AGREEING
+        if self.has_no_room:
+            self._looks_without_room = 0
         if self._preemptions is not None and load.preemptions > self._preemptions:
             self.kv_share = max(_KV_SHARE_MIN, self.kv_share * _KV_DOWN)
             self._kv_up_at = now + _KV_UP_EVERY_S
@@ -50,7 +55,7 @@ class Drift:
             self.kv_share = min(1.0, self.kv_share + _KV_UP)
             self._kv_up_at = now + _KV_UP_EVERY_S
         self._preemptions = load.preemptions
-        return before != (self.foreign_sequences, self.kv_share, self.has_no_room)
+        return before != (self.foreign_sequences, self.kv_share)
 
     def corrected(self, caps: Mapping[Budget, int]) -> dict[Budget, int]:
         """Return the caps that are lower than planned; each leaves room for at least one."""

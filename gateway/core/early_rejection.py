@@ -10,26 +10,23 @@ from __future__ import annotations
 
 from gateway.core.ticket import Ticket
 from gateway.core.types import LengthClass, Reason, Refusal
-from gateway.core.waiting import Waiting
 
 _PROBE_EACH = 100
 
 
 class EarlyRejection:
-    """The judgement over one pool's waiting tickets."""
+    """The judgement over one pool's tickets."""
 
-    def __init__(self, waiting: Waiting) -> None:
-        self._waiting = waiting
+    def __init__(self) -> None:
         self._misses = 0
 
     def at_arrival(self, ticket: Ticket, confidence: float, now: float) -> Refusal | None:
         """Refuse a ticket that misses its wait deadline with this confidence; notes its prediction."""
         assignment = ticket.assignment
-        ticket.predicted_wait_s = self._waiting.predict_wait_s(assignment, now)
-        ratio = self._waiting.wait_ratio(assignment, confidence)
-        if ticket.predicted_wait_s is None or ratio is None:
+        predicted_s = ticket.predicted_wait_s = ticket.share.predict_wait_s(now)
+        if predicted_s is None or (ratio := ticket.share.wait_ratio(confidence)) is None:
             return None
-        predicted_s = ticket.predicted_wait_s * ratio
+        predicted_s *= ratio
         if predicted_s <= assignment.wait_s_max:
             return None
         self._misses += 1

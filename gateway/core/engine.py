@@ -17,12 +17,12 @@ from gateway.core.drift import Drift
 from gateway.core.estimate import Quantile
 from gateway.core.feedback import LongControl
 from gateway.core.lazy_heap import LazyHeap
-from gateway.core.ledger import Budget, Ledger, caps_of
+from gateway.core.ledger import NO_LONG_PREFILL, Budget, Ledger, caps_of
 from gateway.core.plan import LongPrefillMode, NonStreamRelease, Plan
 from gateway.core.slices import Course, Courses, slice_end
 from gateway.core.steptime import PrefillSample, StepFit
-from gateway.core.ticket import Assignment, Ticket, TicketState
-from gateway.core.types import EngineLoad, EngineSpec, LengthClass
+from gateway.core.ticket import RUNNING, Assignment, Ticket
+from gateway.core.types import SHORT, EngineLoad, EngineSpec, LengthClass
 
 _RELEASE_CONFIDENCE = 0.95
 _STEPS_IN_FLIGHT = 2
@@ -111,7 +111,7 @@ class Engine:
         needs = ticket.needs
         mask = self.ledger.lacking(needs)
         if self._long_pause is not None and needs[0]:
-            mask |= 1 << Budget.LONG_PREFILLS
+            mask |= NO_LONG_PREFILL
         return mask
 
     def cost_s(self, assignment: Assignment) -> float:
@@ -140,22 +140,23 @@ class Engine:
     def predicted_step_s(self, ticket: Ticket) -> float:
         """Predict the step that would compute the ticket's first chunk beside all that is charged here."""
         ledger, model = self.ledger, self.fit.model
-        long_tokens = ledger.used(Budget.LONG_PREFILLS) * self._chunk_tokens
-        short_tokens = ledger.prefill_tokens(LengthClass.SHORT) + ledger.used(Budget.SLOTS)
+        long_tokens = ledger.long_prefills * self._chunk_tokens
+        short_tokens = ledger.short_prefill_tokens + ledger.slots
         own_tokens = min(ticket.assignment.prompt_tokens, self._chunk_tokens)
-        long_context = ledger.prefill_tokens(LengthClass.LONG) / 2
+        long_context = ledger.long_prefill_tokens / 2
         attention_s = model.per_token_context_s * long_tokens * long_context
         return model.step_s(long_tokens + short_tokens + own_tokens) + attention_s
 
     def take(self, ticket: Ticket, now: float) -> None:
         """Charge a ticket that is sent now."""
         ledger = self.ledger
-        self._alone = None if ledger.prefills else ticket
-        ticket.beside_long = self._has_long
+        self._alone = None if ledger.in_prefill else ticket
+        ticket.beside_long = ledger.long_prefills > 0
         ledger.charge(ticket)
         self.courses.disturb()
         ticket.prefill_s = self.fit.model.prefill_s(ticket.assignment.prompt_tokens, self._chunk_tokens)
-        self._expect_first_token(ticket, ticket.prefill_s, now)
+        if not ticket.assignment.stream:
+            self._expect_first_token(ticket, ticket.prefill_s, now)
 
     # ── long prompts in parts ──
 
@@ -224,7 +225,7 @@ class Engine:
 
     @property
     def has_unserved_shorts(self) -> bool:
-        return self.ledger.used(Budget.SHORT_PREFILL_TOKENS) > 0
+        return self.ledger.short_prefill_tokens > 0
 
     def first_token(self, ticket: Ticket, engine_ttft_s: float, now: float) -> None:
         """Give the prefill charge back, and learn from it where the prefill had the engine to itself."""
@@ -235,7 +236,7 @@ class Engine:
         elif ticket.assignment.stream:
             length_class = ticket.assignment.length_class
             self._ratios[length_class].add(engine_ttft_s / ticket.prefill_s)
-            if length_class is LengthClass.SHORT:
+            if length_class is SHORT:
                 self._short_ttfts_s[ticket.beside_long].add(engine_ttft_s)
             if self._alone is ticket:
                 self._learn(ticket, engine_ttft_s)
@@ -256,16 +257,14 @@ class Engine:
 
     def observe(self, load: EngineLoad, now: float) -> None:
         """Correct the budgets by what the engine says of itself."""
-        changed = self._drift.look(load, self.ledger.used(Budget.SLOTS), now)
+        changed = self._drift.look(load, self.ledger.slots, now)
         if self._drift.has_no_room and self._control is not None:
-            self._control.no_room()
-            changed = True
+            changed |= self._control.no_room()
         if changed:
             self._set_caps()
 
     def leave(self, ticket: Ticket, now: float, *, cut: bool) -> None:
         """End a ticket's stay; `cut`: the gateway aborted it, so it holds its place until the steps in flight end."""
-        self.ledger.left(ticket)
         self.courses.end(ticket)
         self._due.discard(ticket)
         if self._alone is ticket:
@@ -283,7 +282,7 @@ class Engine:
             self._long_pause = None
         elif isinstance(due, HoldEnd):
             pass  # `next_part` is asked after every settling, and finds that the hold has ended
-        elif due.state is TicketState.RUNNING:
+        elif due.state is RUNNING:
             self.ledger.release_prefill(due)
             self.courses.end(due)
         else:
@@ -315,10 +314,10 @@ class Engine:
 
     @property
     def _has_long(self) -> bool:
-        return self.ledger.used(Budget.LONG_PREFILLS) > 0
+        return self.ledger.long_prefills > 0
 
     def _steer(self, control: LongControl, ticket: Ticket, engine_ttft_s: float, now: float) -> None:
-        if ticket.assignment.length_class is LengthClass.SHORT:
+        if ticket.assignment.length_class is SHORT:
             if ticket.assignment.stream and ticket.dispatched_at is not None:
                 control.short_served(waited_s=ticket.dispatched_at - ticket.offered_at, engine_ttft_s=engine_ttft_s)
         else:

@@ -5,6 +5,7 @@ Owns the measured drain rates. A rate counts only the time in which something wa
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import deque
 from math import ceil
 
@@ -55,19 +56,19 @@ class Quantile:
     __slots__ = ("_sorted", "_values")
 
     def __init__(self) -> None:
-        self._values: deque[float] = deque(maxlen=_VALUES_KEPT)
-        self._sorted: list[float] | None = None
+        self._values: deque[float] = deque()
+        self._sorted: list[float] = []
 
     def add(self, value: float) -> None:
+        if len(self._values) == _VALUES_KEPT:
+            del self._sorted[bisect_left(self._sorted, self._values.popleft())]
         self._values.append(value)
-        self._sorted = None
+        insort(self._sorted, value)
 
     def at(self, share: float) -> float | None:
         """Return the value that `share` of the kept values do not exceed."""
         if len(self._values) < _VALUES_MIN:
             return None
-        if self._sorted is None:
-            self._sorted = sorted(self._values)
         return self._sorted[min(len(self._sorted) - 1, ceil(share * (len(self._sorted) + 1)) - 1)]
 
 

@@ -58,10 +58,11 @@ class LongControl:
         self._shorts += 1
         self._missed += engine_ttft_s > max(0.0, self._ttft_s - waited_s)
 
-    def no_room(self) -> None:
-        """The engine says that it was sent more than it has room for: one long less at a time, down to one."""
-        allowed = self.allowance
-        self.allowance = LongAllowance(max(1, allowed.prefills - 1), allowed.duty)
+    def no_room(self) -> bool:
+        """The engine says that it was sent more than it has room for: one long less, down to one. True: it changed."""
+        before = self.allowance
+        self.allowance = LongAllowance(max(1, before.prefills - 1), before.duty)
+        return self.allowance != before
 
     def judge(self, now: float, *, longs_wait: bool) -> bool:
         """Adjust the allowance where it is time to; True where it changed."""

@@ -5,15 +5,16 @@ Owns the engines and their pauses. Knows no line and no deadline: it is asked ab
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
 
 from gateway.core.engine import Due, Engine
 from gateway.core.lazy_heap import LazyHeap
-from gateway.core.ledger import USED_BY, Budget
+from gateway.core.ledger import USED_BY
 from gateway.core.plan import Plan
 from gateway.core.ticket import Assignment, Ticket
-from gateway.core.types import EngineSnapshot, EngineSpec, LengthClass
+from gateway.core.types import LONG, SHORT, EngineSnapshot, EngineSpec, LengthClass
 
 _EVERYTHING = -1
 """The mask of all budgets: whoever is first in line passes nobody."""
@@ -27,6 +28,7 @@ class Fleet:
     def __init__(self, specs: Sequence[EngineSpec], plan: Plan) -> None:
         self._due: LazyHeap[Due] = LazyHeap()
         self._engines = {spec.name: Engine(spec, plan, self._due) for spec in specs}
+        self._may_divide = plan.admission.long_prefill is not None
         self.kv_block_tokens = _kv_block_tokens(specs)
         self._first: Engine | None = None
         self._take_note()
@@ -34,10 +36,21 @@ class Fleet:
     def __getitem__(self, name: str) -> Engine:
         return self._engines[name]
 
+    def has_slot(self, is_long: int) -> bool:
+        """Whether an engine takes work and is not full for this length; otherwise no such request can go."""
+        for engine in self._open:
+            if not engine.ledger.is_full(is_long):
+                return True
+        return False
+
     @property
     def divides(self) -> bool:
         """Whether a long prompt is under way in parts anywhere."""
-        return any(len(engine.courses) for engine in self._engines.values())
+        if self._may_divide:
+            for engine in self._engines.values():
+                if engine.courses:
+                    return True
+        return False
 
     def dividing(self) -> list[Engine]:
         return [engine for engine in self._engines.values() if len(engine.courses)]
@@ -63,7 +76,7 @@ class Fleet:
 
     def settle(self, now: float) -> None:
         """End the pauses that are over, and give back the charges that are due."""
-        while (first := self._due.peek()) is not None and first[0] <= now:
+        while (first := self._due.first) is not None and first[0] <= now:
             due = first[2]
             self._due.discard(due)
             assert due.engine is not None, "only what is at an engine comes due"
@@ -78,8 +91,8 @@ class Fleet:
 
     def next_change_at(self) -> float:
         """Return when `settle` has something to do; infinity: never."""
-        first = self._due.peek()
-        return self._resumes_at if first is None else min(self._resumes_at, first[0])
+        first = self._due.first
+        return self._resumes_at if first is None or self._resumes_at < first[0] else first[0]
 
     def choose(self, heads: Sequence[Ticket]) -> tuple[Ticket, Engine] | None:
         """Choose which head goes next and where; None when none can go.
@@ -103,6 +116,7 @@ class Fleet:
 
     def configure(self, specs: Sequence[EngineSpec], plan: Plan) -> None:
         """Take new engines and limits; an engine that is gone gets nothing new and is dropped once it is idle."""
+        self._may_divide |= plan.admission.long_prefill is not None  # what a plan before has divided goes on so
         for spec in specs:
             engine = self._engines.get(spec.name)
             if engine is None:
@@ -130,8 +144,17 @@ class Fleet:
         ends = [engine.paused_until for engine in self._engines.values() if engine.paused_until is not None]
         self._resumes_at = min(ends, default=inf)
 
-    def snapshot(self) -> Mapping[str, EngineSnapshot]:
-        return {name: _snapshot(engine) for name, engine in self._engines.items()}
+    def names(self) -> Iterable[str]:
+        return self._engines.keys()
+
+    def snapshot(self, running: Iterable[Ticket]) -> Mapping[str, EngineSnapshot]:
+        """Return every engine's ledger; `running`: the tickets that are at engines."""
+        at_engine: dict[str, Counter[tuple[str, LengthClass]]] = {name: Counter() for name in self._engines}
+        for ticket in running:
+            assert ticket.engine is not None
+            assignment = ticket.assignment
+            at_engine[ticket.engine][assignment.class_plan.name, assignment.length_class] += 1
+        return {name: _snapshot(engine, at_engine[name]) for name, engine in self._engines.items()}
 
 
 def _choose_at(engine: Engine, heads: Sequence[Ticket]) -> tuple[Ticket, Engine] | None:
@@ -158,20 +181,20 @@ def _load_for(ticket: Ticket) -> Callable[[Engine], tuple[float, int]]:
     is_long = ticket.needs[0]
 
     def load(engine: Engine) -> tuple[float, int]:
-        packed_s = -_PACKED_S if is_long and engine.ledger.used(Budget.LONG_PREFILLS) else 0.0
-        return packed_s + engine.predicted_step_s(ticket), engine.ledger.used(Budget.SLOTS)
+        packed_s = -_PACKED_S if is_long and engine.ledger.long_prefills else 0.0
+        return packed_s + engine.predicted_step_s(ticket), engine.ledger.slots
 
     return load
 
 
-def _snapshot(engine: Engine) -> EngineSnapshot:
+def _snapshot(engine: Engine, running: Mapping[tuple[str, LengthClass], int]) -> EngineSnapshot:
     ledger = engine.ledger
     return EngineSnapshot(
         up=engine.up,
-        running=ledger.running(),
-        prefill_tokens={length: ledger.prefill_tokens(length) for length in LengthClass},
-        long_prefills=ledger.used(Budget.LONG_PREFILLS),
-        slots=ledger.used(Budget.SLOTS),
-        kv_reserved_tokens=ledger.used(Budget.KV_TOKENS),
+        running=running,
+        prefill_tokens={SHORT: ledger.short_prefill_tokens, LONG: ledger.long_prefill_tokens},
+        long_prefills=ledger.long_prefills,
+        slots=ledger.slots,
+        kv_reserved_tokens=ledger.kv_tokens,
         budgets=ledger.budgets(),
     )

@@ -78,9 +78,13 @@ class FlowBound:
 
 @dataclass(frozen=True, slots=True)
 class Guarantee:
-    """model_fitted: the seconds are of this engine; else of the default step model."""
+    """model_fitted: the seconds are of this engine; else of the default step model.
+
+    model_spread: of the fit, as StepModel has it: twice as much is in every number.
+    """
 
     model_fitted: bool
+    model_spread: float | None
     short_entry: ShortEntry | NotPromised
     long_rate: LongRate | NotPromised
     flows: tuple[FlowBound, ...]
@@ -108,12 +112,14 @@ def guarantee(
     if unmet is not None:
         no = NotPromised(unmet)
         flows = tuple(_flow(each, length, tenants, no, no) for length in LengthClass for each in _ranked(plan))
-        return Guarantee(model.fitted, no, no, flows)
+        return Guarantee(model.fitted, model.spread, no, no, flows)
     assert context_tokens is not None
+    model = model.at_worst()
     bound = step_bound(plan, limits, model, context_tokens)
     lanes = {length: _lanes(plan, limits, model, length, context_tokens, bound) for length in LengthClass}
     return Guarantee(
         model.fitted,
+        model.spread,
         ShortEntry(bound.batches + 1, bound.short_ttft_s, (bound.batches + 1) * bound.shared_s),
         _long_rate(lanes[LengthClass.LONG]),
         tuple(

@@ -16,20 +16,21 @@ _STALE_ALLOWED = 64
 
 
 class LazyHeap(Generic[Member]):
-    """Members by ascending key; ties by insertion. Keys of one heap must compare with each other."""
+    """Members by ascending key; ties by insertion. Keys of one heap must compare with each other.
 
-    __slots__ = ("_entries", "_living", "_pushes")
+    first: (least key, push, its member), or None when empty; it is read far more often than it changes.
+    """
+
+    __slots__ = ("_entries", "_living", "_pushes", "first")
 
     def __init__(self) -> None:
         self._entries: list[tuple[Any, int, Member]] = []
         self._living: dict[Member, tuple[Any, int, Member]] = {}
         self._pushes = 0
+        self.first: tuple[Any, int, Member] | None = None
 
     def __len__(self) -> int:
         return len(self._living)
-
-    def __contains__(self, member: Member) -> bool:
-        return member in self._living
 
     def __iter__(self) -> Iterator[Member]:
         """Yield the members in no order."""
@@ -37,22 +38,29 @@ class LazyHeap(Generic[Member]):
 
     def push(self, member: Member, key: Any) -> None:
         """Insert the member, or move it to a new key."""
-        self._pushes += 1
-        entry = self._living[member] = (key, self._pushes, member)
-        heappush(self._entries, entry)
-        if len(self._entries) > 2 * len(self._living) + _STALE_ALLOWED:
-            self._entries = list(self._living.values())
-            heapify(self._entries)
+        self._pushes = number = self._pushes + 1
+        entry = self._living[member] = (key, number, member)
+        entries, first = self._entries, self.first
+        heappush(entries, entry)
+        if entries[0] is entry:
+            self.first = entry
+        elif first is not None and first[2] is member:
+            self._find_first()
+        if len(entries) > 2 * len(self._living) + _STALE_ALLOWED:
+            entries[:] = self._living.values()
+            heapify(entries)
 
     def discard(self, member: Member) -> None:
-        self._living.pop(member, None)
+        gone = self._living.pop(member, None)
+        if gone is not None and gone is self.first:
+            self._find_first()
 
-    def peek(self) -> tuple[Any, int, Member] | None:
-        """Return (least key, push, its member), or None when empty."""
-        entries = self._entries
+    def _find_first(self) -> None:
+        entries, living = self._entries, self._living
         while entries:
             first = entries[0]
-            if self._living.get(first[2]) is first:
-                return first
+            if living.get(first[2]) is first:
+                self.first = first
+                return
             heappop(entries)
-        return None
+        self.first = None

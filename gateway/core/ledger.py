@@ -4,19 +4,17 @@ Owns every charge: made before the bytes leave, given back exactly once. Slots a
 each length class may use all but the other's reserve, so the two caps overlap and idle capacity is lent. A request
 larger than a whole budget is let in where that budget is idle, alone; otherwise it could never go.
 
-Sets of budgets are bit masks and amounts are indexed by budget: this is the innermost loop of every dispatch.
+Sets of budgets are bit masks, and what fits is found by five comparisons: this is the innermost of every dispatch.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import IntEnum
 
 from gateway.core.plan import AdmissionKind, AdmissionPlan, KvBudget
 from gateway.core.ticket import Assignment, Needs, Ticket
-from gateway.core.types import EngineLimits, LengthClass
+from gateway.core.types import LONG, EngineLimits
 
 
 class Budget(IntEnum):
@@ -33,13 +31,14 @@ class Budget(IntEnum):
 
 
 _UNBOUND = 1 << 62
-# As plain numbers: a list is indexed by an enum's member at three times the cost.
-_SLOTS, _KV = int(Budget.SLOTS), int(Budget.KV_TOKENS)
-_SHORT = (int(Budget.SHORT_PREFILL_TOKENS), int(Budget.SHORT_SLOTS), int(Budget.SHORT_KV_TOKENS))
-_LONG = (int(Budget.LONG_PREFILLS), int(Budget.LONG_SLOTS), int(Budget.LONG_KV_TOKENS))
-_OWN = (_SHORT, _LONG)
+_SHARED = (Budget.SLOTS, Budget.KV_TOKENS)
+_OWN = (
+    (Budget.SHORT_PREFILL_TOKENS, Budget.SHORT_SLOTS, Budget.SHORT_KV_TOKENS),
+    (Budget.LONG_PREFILLS, Budget.LONG_SLOTS, Budget.LONG_KV_TOKENS),
+)
+NO_LONG_PREFILL = 1 << Budget.LONG_PREFILLS
 
-USED_BY = tuple(sum(1 << budget for budget in (*own, _SLOTS, _KV)) for own in _OWN)
+USED_BY = tuple(sum(1 << budget for budget in (*own, *_SHARED)) for own in _OWN)
 """The budgets that a request uses, as a mask, by the first of its needs: a short's, a long's."""
 
 
@@ -47,7 +46,7 @@ def needs_of(assignment: Assignment, kv_block_tokens: int) -> Needs:
     """Return what the request takes: prefill (a short's tokens, a long's sequences), sequences, KV in whole blocks."""
     sequences = assignment.sequences
     kv_tokens = -(-assignment.kv_tokens // (sequences * kv_block_tokens)) * kv_block_tokens * sequences
-    if assignment.length_class is LengthClass.LONG:
+    if assignment.length_class is LONG:
         return 1, sequences, sequences, kv_tokens
     return 0, assignment.prompt_tokens, sequences, kv_tokens
 
@@ -86,109 +85,126 @@ def kv_reserves(admission: AdmissionPlan, kv_tokens: int) -> KvBudget:
     return KvBudget(kv_tokens * slots.short_reserve // slots.total, kv_tokens * slots.long_reserve // slots.total)
 
 
-@dataclass(slots=True)
-class _Charge:
-    needs: Needs
-    in_prefill: bool = True
+class _Side:
+    """What one length class holds of an engine, and how much it may hold, in the budgets that are its own."""
+
+    __slots__ = ("kv_max", "kv_tokens", "prefill", "prefill_max", "slots", "slots_max")
+
+    def __init__(self) -> None:
+        self.prefill = self.slots = self.kv_tokens = 0
+        self.prefill_max = self.slots_max = self.kv_max = _UNBOUND
 
 
 class Ledger:
     """The charges of one engine against its caps. Every total is changed here alone.
 
-    prefills: requests whose prefill charge is still held.
+    slots, kv_tokens: held by both length classes. in_prefill: the ids of those whose prefill charge is still held;
+    long_prefill_tokens: of the long prompts among them.
     """
 
-    __slots__ = ("_caps", "_charges", "_prefill_tokens", "_running", "_used", "prefills")
+    __slots__ = (
+        "_caps",
+        "_charged",
+        "_kv_max",
+        "_sides",
+        "_slots_max",
+        "in_prefill",
+        "kv_tokens",
+        "long_prefill_tokens",
+        "slots",
+    )
 
     def __init__(self, caps: Mapping[Budget, int]) -> None:
+        self.slots = self.kv_tokens = self.long_prefill_tokens = 0
+        self._sides = (_Side(), _Side())
+        self._charged: set[int] = set()
+        self.in_prefill: set[int] = set()
         self.set_caps(caps)
-        self._used = [0] * len(Budget)
-        self._charges: dict[int, _Charge] = {}
-        self._running: Counter[tuple[str, LengthClass]] = Counter()
-        self._prefill_tokens = [0, 0]
-        self.prefills = 0
 
     def set_caps(self, caps: Mapping[Budget, int]) -> None:
         """Hold all further charges against these; what is charged beyond a smaller cap leaves by attrition."""
-        self._caps = [caps.get(budget, _UNBOUND) for budget in Budget]
+        self._caps = dict(caps)
+        self._slots_max, self._kv_max = (caps.get(budget, _UNBOUND) for budget in _SHARED)
+        for side, own in zip(self._sides, _OWN, strict=True):
+            side.prefill_max, side.slots_max, side.kv_max = (caps.get(budget, _UNBOUND) for budget in own)
+
+    def is_full(self, is_long: int) -> bool:
+        """Whether no request of this length fits, however small: each takes a slot."""
+        own = self._sides[is_long]
+        return own.slots >= own.slots_max or self.slots >= self._slots_max
 
     def lacking(self, needs: Needs) -> int:
         """Return the budgets that stand in the way, as a mask; 0: it fits."""
         is_long, prefill, sequences, kv_tokens = needs
-        own_prefill, own_slots, own_kv = _OWN[is_long]
-        used, caps = self._used, self._caps
+        own = self._sides[is_long]
+        if (
+            own.prefill + prefill <= own.prefill_max
+            and own.slots + sequences <= own.slots_max
+            and own.kv_tokens + kv_tokens <= own.kv_max
+            and self.slots + sequences <= self._slots_max
+            and self.kv_tokens + kv_tokens <= self._kv_max
+        ):
+            return 0
+        amounts = (
+            (own.prefill, prefill, own.prefill_max),
+            (own.slots, sequences, own.slots_max),
+            (own.kv_tokens, kv_tokens, own.kv_max),
+            (self.slots, sequences, self._slots_max),
+            (self.kv_tokens, kv_tokens, self._kv_max),
+        )
+        budgets = (*_OWN[is_long], *_SHARED)
         mask = 0
-        if (held := used[own_prefill]) and held + prefill > caps[own_prefill]:
-            mask = 1 << own_prefill
-        if (held := used[_SLOTS]) and held + sequences > caps[_SLOTS]:
-            mask |= 1 << _SLOTS
-        if (held := used[own_slots]) and held + sequences > caps[own_slots]:
-            mask |= 1 << own_slots
-        if (held := used[_KV]) and held + kv_tokens > caps[_KV]:
-            mask |= 1 << _KV
-        if (held := used[own_kv]) and held + kv_tokens > caps[own_kv]:
-            mask |= 1 << own_kv
+        for budget, (held, needed, cap) in zip(budgets, amounts, strict=True):
+            if held and held + needed > cap:
+                mask |= 1 << budget
         return mask
 
     def charge(self, ticket: Ticket) -> None:
-        assert ticket.id not in self._charges, "a ticket is charged once"
-        needs, assignment = ticket.needs, ticket.assignment
-        is_long = needs[0]
-        self._charges[ticket.id] = _Charge(needs)
-        self._used[_OWN[is_long][0]] += needs[1]
-        self._hold(needs, +1)
-        self._running[assignment.class_plan.name, assignment.length_class] += 1
-        self._prefill_tokens[is_long] += assignment.prompt_tokens
-        self.prefills += 1
+        assert ticket.id not in self._charged, "a ticket is charged once"
+        self._charged.add(ticket.id)
+        self.in_prefill.add(ticket.id)
+        is_long, prefill, sequences, kv_tokens = ticket.needs
+        own = self._sides[is_long]
+        own.prefill += prefill
+        own.slots += sequences
+        own.kv_tokens += kv_tokens
+        self.slots += sequences
+        self.kv_tokens += kv_tokens
+        if is_long:
+            self.long_prefill_tokens += ticket.assignment.prompt_tokens
 
     def release_prefill(self, ticket: Ticket) -> None:
         """Give back what only the prefill holds. Again, or after `release`: nothing happens."""
-        charge = self._charges.get(ticket.id)
-        if charge is not None and charge.in_prefill:
-            self._end_prefill(ticket, charge)
+        if ticket.id in self.in_prefill:
+            self.in_prefill.remove(ticket.id)
+            is_long, prefill, _, _ = ticket.needs
+            self._sides[is_long].prefill -= prefill
+            if is_long:
+                self.long_prefill_tokens -= ticket.assignment.prompt_tokens
 
     def release(self, ticket: Ticket) -> None:
         """Give back everything that is still held. Again: nothing happens."""
-        charge = self._charges.pop(ticket.id, None)
-        if charge is not None:
-            if charge.in_prefill:
-                self._end_prefill(ticket, charge)
-            self._hold(charge.needs, -1)
+        self.release_prefill(ticket)
+        if ticket.id in self._charged:
+            self._charged.remove(ticket.id)
+            is_long, _, sequences, kv_tokens = ticket.needs
+            own = self._sides[is_long]
+            own.slots -= sequences
+            own.kv_tokens -= kv_tokens
+            self.slots -= sequences
+            self.kv_tokens -= kv_tokens
 
-    def left(self, ticket: Ticket) -> None:
-        """The request has ended; its charges stay until `release`, because the step in flight still holds them."""
-        assignment = ticket.assignment
-        self._running[assignment.class_plan.name, assignment.length_class] -= 1
+    @property
+    def short_prefill_tokens(self) -> int:
+        return self._sides[0].prefill
 
-    def used(self, budget: Budget) -> int:
-        return self._used[budget]
-
-    def prefill_tokens(self, length_class: LengthClass) -> int:
-        """Prompt tokens dispatched whose prefill charge is still held."""
-        return self._prefill_tokens[length_class is LengthClass.LONG]
-
-    def running(self) -> Mapping[tuple[str, LengthClass], int]:
-        return dict(self._running)
+    @property
+    def long_prefills(self) -> int:
+        return self._sides[1].prefill
 
     def budgets(self) -> Mapping[str, int]:
         """Return the caps that bind, by lower-case budget name."""
-        return {budget.name.lower(): self._caps[budget] for budget in Budget if self._caps[budget] != _UNBOUND}
+        return {budget.name.lower(): self._caps[budget] for budget in Budget if budget in self._caps}
 
     def __len__(self) -> int:
-        return len(self._charges)
-
-    def _end_prefill(self, ticket: Ticket, charge: _Charge) -> None:
-        charge.in_prefill = False
-        is_long, prefill, _, _ = charge.needs
-        self._used[_OWN[is_long][0]] -= prefill
-        self._prefill_tokens[is_long] -= ticket.assignment.prompt_tokens
-        self.prefills -= 1
-
-    def _hold(self, needs: Needs, sign: int) -> None:
-        is_long, _, sequences, kv_tokens = needs
-        _, own_slots, own_kv = _OWN[is_long]
-        used = self._used
-        used[_SLOTS] += sign * sequences
-        used[own_slots] += sign * sequences
-        used[_KV] += sign * kv_tokens
-        used[own_kv] += sign * kv_tokens
+        return len(self._charged)

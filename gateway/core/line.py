@@ -1,4 +1,4 @@
-"""A waiting line: first in, first out, with a place at its head for those whom an engine sent back.
+"""A flow: the waiting line of one tenant of a class in one lane, with a place at its head for whom an engine sent back.
 
 Owns the order of its tickets and nothing else: no budgets, no bounds, no deadlines.
 """
@@ -9,29 +9,33 @@ from collections import OrderedDict
 from typing import Any
 
 from gateway.core.lazy_heap import LazyHeap
+from gateway.core.tenants import Tenant
 from gateway.core.ticket import Ticket
 
 
-class Line:
-    """Tickets by ascending id, which grows with each offer.
+class Flow:
+    """First in, first out: tickets by ascending id, which grows with each offer.
 
     A ticket that an engine refused was dispatched before all that still wait here: it comes back ahead of them.
+    head: who goes next, or None where nobody waits. start_tag: of the head (fair queueing, in cost).
     """
 
-    __slots__ = ("_ahead", "_tickets")
+    __slots__ = ("_ahead", "_tickets", "head", "start_tag", "tenant")
 
-    def __init__(self) -> None:
+    def __init__(self, tenant: Tenant, start_tag: float) -> None:
+        self.tenant = tenant
+        self.start_tag = start_tag
+        self.head: Ticket | None = None
         self._tickets: OrderedDict[int, Ticket] = OrderedDict()
         self._ahead: LazyHeap[Ticket] | None = None
 
-    def __len__(self) -> int:
-        return len(self._tickets) if self._ahead is None else len(self._tickets) + len(self._ahead)
-
     def append(self, ticket: Ticket) -> bool:
         """Let the ticket join; True where it is the head now."""
-        tickets = self._tickets
-        tickets[ticket.id] = ticket
-        return len(tickets) == 1 and self._ahead is None
+        self._tickets[ticket.id] = ticket
+        if self.head is not None:
+            return False
+        self.head = ticket
+        return True
 
     def put_back(self, ticket: Ticket) -> None:
         self._sort_in(ticket, ticket.id)
@@ -39,35 +43,27 @@ class Line:
     def remove(self, ticket: Ticket) -> None:
         if self._tickets.pop(ticket.id, None) is None and self._ahead is not None:
             self._ahead.discard(ticket)
-            if not self._ahead:
+            if self._ahead.first is None:
                 self._ahead = None
+        if ticket is self.head:
+            self.head = self._least()
 
-    @property
-    def head(self) -> Ticket:
-        """The ticket that goes next; the line must not be empty."""
-        if self._ahead is not None and (first := self._ahead.peek()) is not None:
-            return first[2]
-        return next(iter(self._tickets.values()))
+    def head_at(self, now: float) -> Ticket | None:  # noqa: ARG002 - the kinds of flow differ in it
+        """Return the ticket that goes next at this moment."""
+        return self.head
 
     def _sort_in(self, ticket: Ticket, key: Any) -> None:
         if self._ahead is None:
             self._ahead = LazyHeap()
         self._ahead.push(ticket, key)
+        self.head = self._least()
 
-
-class Flow(Line):
-    """The line of one (service class, tenant) in one lane, and the start tag of its head (fair queueing, in cost)."""
-
-    __slots__ = ("start_tag", "tenant")
-
-    def __init__(self, tenant: str, start_tag: float) -> None:
-        super().__init__()
-        self.tenant = tenant
-        self.start_tag = start_tag
-
-    def head_at(self, now: float) -> Ticket:  # noqa: ARG002 - the kinds of flow differ in it
-        """Return the ticket that goes next at this moment."""
-        return self.head
+    def _least(self) -> Ticket | None:
+        if self._ahead is not None and self._ahead.first is not None:
+            return self._ahead.first[2]
+        for ticket in self._tickets.values():
+            return ticket
+        return None
 
 
 class NewestFirstFlow(Flow):
@@ -79,9 +75,9 @@ class NewestFirstFlow(Flow):
 
     __slots__ = ()
 
-    def head_at(self, now: float) -> Ticket:
+    def head_at(self, now: float) -> Ticket | None:
         head = self.head
-        if self._ahead is not None or not is_half_late(head, now):
+        if head is None or self._ahead is not None or not is_half_late(head, now):
             return head
         return next(reversed(self._tickets.values()))
 

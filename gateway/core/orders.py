@@ -12,6 +12,7 @@ from typing import Any, Protocol, assert_never
 
 from gateway.core.line import EarliestDeadlineFlow, Flow, NewestFirstFlow
 from gateway.core.plan import ClassPlan, OrderKind
+from gateway.core.ticket import Ticket
 
 
 class Order(Protocol):
@@ -28,17 +29,17 @@ class Arrival:
     """First offered, first out, across classes and tenants."""
 
     def flow_key(self, flow: Flow) -> Any:
-        return flow.head.id
+        return _head(flow).id
 
     def class_key(self, plan: ClassPlan, start_tag: float, first: Flow) -> Any:  # noqa: ARG002 - the protocol's
-        return first.head.id
+        return _head(first).id
 
 
 class StrictPriority:
     """The highest class that waits goes first, always; inside a class by arrival. Lower classes may starve."""
 
     def flow_key(self, flow: Flow) -> Any:
-        return flow.head.id
+        return _head(flow).id
 
     def class_key(self, plan: ClassPlan, start_tag: float, first: Flow) -> Any:  # noqa: ARG002 - the protocol's
         return plan.rank
@@ -58,10 +59,15 @@ class EarliestDeadline:
     """The head whose wait deadline comes first."""
 
     def flow_key(self, flow: Flow) -> Any:
-        return flow.head.deadline
+        return _head(flow).deadline
 
     def class_key(self, plan: ClassPlan, start_tag: float, first: Flow) -> Any:  # noqa: ARG002 - the protocol's
-        return first.head.deadline
+        return _head(first).deadline
+
+
+def _head(flow: Flow) -> Ticket:
+    assert flow.head is not None, "a flow in order is not empty"
+    return flow.head
 
 
 def flow_kind(order: Order, plan: ClassPlan) -> type[Flow]:

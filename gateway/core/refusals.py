@@ -8,14 +8,12 @@ from __future__ import annotations
 from gateway.core.estimate import retry_after_s
 from gateway.core.ticket import Ticket
 from gateway.core.types import Reason, Refusal
-from gateway.core.waiting import Waiting
 
 
 class Refusals:
     """The refusals of one pool. seed: so that two gateways do not send their callers back at the same moments."""
 
-    def __init__(self, waiting: Waiting, seed: int) -> None:
-        self._waiting = waiting
+    def __init__(self, seed: int) -> None:
         self._seed = seed
 
     def draining(self, ticket: Ticket) -> Refusal:
@@ -32,10 +30,9 @@ class Refusals:
 
     def retry_after_s(self, ticket: Ticket, now: float) -> float:
         """Return when the line that the ticket stood in, and its own work, are expected to have drained, seconds."""
-        work_s, work_per_s = self._waiting.drain_of(ticket.assignment, now)
         return retry_after_s(
-            work_s=work_s + ticket.cost_s,
-            work_per_s=work_per_s,
+            work_s=ticket.share.work_s + ticket.cost_s,
+            work_per_s=ticket.share.work_per_s(now),
             wait_s_max=ticket.assignment.class_plan.wait_s_max[ticket.assignment.length_class],
             jitter=self._jitter(ticket),
         )

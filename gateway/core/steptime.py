@@ -10,8 +10,8 @@ Owns the model and its fit: from the probes of an idle engine, then from prefill
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from math import ceil
+from dataclasses import dataclass, replace
+from math import ceil, sqrt
 
 _FORGETTING = 0.98  # about the last 50 prefills that passed count
 _RIDGE = 1e-4
@@ -46,12 +46,27 @@ class PrefillSample:
 
 @dataclass(frozen=True, slots=True)
 class StepModel:
-    """base_s: a. per_token_s: 1/R. per_token_context_s: q. fitted: of this engine, not the default."""
+    """base_s: a. per_token_s: 1/R. per_token_context_s: q. fitted: of this engine, not the default.
+
+    spread: how far prefills that had the engine to themselves lie from the model, root mean square, as a share of what
+    it predicts; None: not known.
+    """
 
     base_s: float = 0.006
     per_token_s: float = 1 / 25_000
     per_token_context_s: float = 0.0
     fitted: bool = False
+    spread: float | None = None
+
+    def at_worst(self) -> StepModel:
+        """Return the model with every step longer by twice the spread: a few prefills in a hundred take longer yet."""
+        factor = 1.0 + 2.0 * (self.spread or 0.0)
+        return replace(
+            self,
+            base_s=factor * self.base_s,
+            per_token_s=factor * self.per_token_s,
+            per_token_context_s=factor * self.per_token_context_s,
+        )
 
     def step_s(self, tokens: float, context_tokens: float = 0.0) -> float:
         """Predict one step that computes `tokens` on top of `context_tokens`."""
@@ -88,6 +103,7 @@ class StepFit:
         self._passed = _Equations()
         self._anchor = _Equations()
         self._anchor.pull_toward(self.model)
+        self._strays = _Strays()
 
     def calibrate(self, samples: Sequence[PrefillSample]) -> None:
         """Start anew from probes of an idle engine. Few of them move the model; `_PROBED_MIN` make it fitted."""
@@ -98,7 +114,11 @@ class StepFit:
         for sample in samples:
             self._passed.add(sample)
         fitted = self.model.fitted or len(samples) >= _PROBED_MIN
-        self.model = _model(_solved(self._passed, self._anchor), fitted=fitted)
+        model = _model(_solved(self._passed, self._anchor), fitted=fitted)
+        self._strays = _Strays()
+        for sample in samples:
+            self._strays.add(sample.seconds / _prefill_s(model, sample) - 1.0)
+        self.model = replace(model, spread=self._strays.spread())
         self._anchor = _Equations()
         self._anchor.pull_toward(self.model)
         for sample in samples:
@@ -116,11 +136,33 @@ class StepFit:
                 return
             within_s = min(max(seconds, expected_s / _BELIEVED_CHANGE), expected_s * _BELIEVED_CHANGE)
             sample = PrefillSample(prompt_tokens, steps, within_s, context_tokens)
+            self._strays.fade()
+            self._strays.add(within_s / expected_s - 1.0)
         self._passed.fade()
         self._passed.add(sample)
         self._observed += 1
         fitted = self.model.fitted or self._observed >= _OBSERVED_MIN
-        self.model = _model(_solved(self._passed, self._anchor), fitted=fitted)
+        model = _model(_solved(self._passed, self._anchor), fitted=fitted)
+        self.model = replace(model, spread=self._strays.spread())
+
+
+class _Strays:
+    """How far prefills lie from the model, as shares of what it predicts. As many as it has terms prove nothing."""
+
+    def __init__(self) -> None:
+        self._count = self._squares = 0.0
+
+    def add(self, share: float) -> None:
+        self._count += 1.0
+        self._squares += share * share
+
+    def fade(self) -> None:
+        self._count *= _FORGETTING
+        self._squares *= _FORGETTING
+
+    def spread(self) -> float | None:
+        proving = self._count - len(_SCALES)
+        return sqrt(self._squares / proving) if proving >= 1.0 else None
 
 
 class _Equations:

@@ -10,6 +10,8 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from gateway.core.plan import ClassPlan, Plan
+from gateway.core.share import Share
+from gateway.core.tenants import Tenant
 from gateway.core.types import LengthClass, Outcome, Refusal
 
 
@@ -62,6 +64,8 @@ class Ticket:
 
     id: int
     assignment: Assignment
+    tenant: Tenant
+    share: Share
     offered_at: float
     deadline: float
     state: TicketState
@@ -83,6 +87,10 @@ class TicketState(StrEnum):
     WAITING = "waiting"
     RUNNING = "running"
     ENDED = "ended"
+
+
+# As plain names: on Python 3.11 an enum's member is found at the cost of several calls.
+WAITING, RUNNING, ENDED = TicketState
 
 
 class SliceResult(StrEnum):

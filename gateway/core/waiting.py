@@ -5,39 +5,22 @@ Owns the sums that queue bounds are held against. The lanes own the order of dis
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
+from math import inf
 
-from gateway.core.estimate import DrainRate, Quantile
 from gateway.core.lazy_heap import LazyHeap
-from gateway.core.line import Line
+from gateway.core.plan import ClassPlan
+from gateway.core.share import Share
+from gateway.core.tenants import Tenant
 from gateway.core.ticket import Assignment, Ticket
-from gateway.core.types import LengthClass, LineSnapshot, Reason, Refusal, Resource
-
-
-class _Share:
-    """What waits of one (service class, length class): its tickets, their sums, how fast they drain."""
-
-    __slots__ = ("body_bytes", "drain", "prompt_tokens", "ratios", "tickets", "work_s")
-
-    def __init__(self) -> None:
-        self.prompt_tokens = 0
-        self.body_bytes = 0
-        self.work_s = 0.0
-        self.tickets = Line()
-        self.drain = DrainRate()
-        self.ratios = Quantile()
-
-    def advance(self, now: float) -> None:
-        self.drain.advance(now, backlogged=len(self.tickets) > 0)
+from gateway.core.types import LONG, LengthClass, LineSnapshot, Reason, Refusal, Resource
 
 
 class Waiting:
     """The waiting tickets of one pool, their sums and their deadlines."""
 
     def __init__(self) -> None:
-        self._shares: dict[str, tuple[_Share, _Share]] = {}
-        self._tenants: Counter[tuple[str, str]] = Counter()
+        self._shares: dict[str, tuple[Share, Share]] = {}
         self._deadlines: LazyHeap[Ticket] = LazyHeap()
 
     def __len__(self) -> int:
@@ -50,48 +33,46 @@ class Waiting:
         """Yield every waiting ticket, in no order."""
         return iter(self._deadlines)
 
+    def share(self, assignment: Assignment) -> Share:
+        """Return what a request of this class and length would count in."""
+        name = assignment.class_plan.name
+        shares = self._shares.get(name)
+        if shares is None:
+            shares = self._shares[name] = (Share(), Share())
+        return shares[assignment.length_class is LONG]
+
     def join(self, ticket: Ticket, now: float) -> None:
-        assignment = ticket.assignment
-        share = self._share(assignment)
-        tickets = share.tickets
-        share.drain.advance(now, backlogged=len(tickets) > 0)
+        assignment, share = ticket.assignment, ticket.share
+        share.drain.advance(now, backlogged=share.requests > 0)
+        share.requests += 1
         share.prompt_tokens += assignment.prompt_tokens
         share.body_bytes += assignment.body_bytes
         share.work_s += ticket.cost_s
-        if ticket.requeues:
-            tickets.put_back(ticket)
-        else:
-            tickets.append(ticket)
-        self._tenants[assignment.class_plan.name, assignment.tenant] += 1
+        ticket.tenant.queued += 1
         self._deadlines.push(ticket, ticket.deadline)
 
     def leave(self, ticket: Ticket, now: float, *, served: bool) -> None:
         """Take the ticket out; `served`: it goes to an engine, which is what the drain rate measures."""
-        assignment = ticket.assignment
-        share = self._share(assignment)
+        assignment, share = ticket.assignment, ticket.share
         share.drain.advance(now, backlogged=True)
         if served and ticket.offered_at < now:
             share.drain.served(ticket.cost_s)
         if ticket.predicted_wait_s and (served or ticket.deadline <= now):
             share.ratios.add((now - ticket.offered_at) / ticket.predicted_wait_s)
+        share.requests -= 1
         share.prompt_tokens -= assignment.prompt_tokens
         share.body_bytes -= assignment.body_bytes
-        share.tickets.remove(ticket)
         # Sums of seconds drift by rounding; an empty line is exactly nothing.
-        share.work_s = share.work_s - ticket.cost_s if len(share.tickets) else 0.0
-        tenant = (assignment.class_plan.name, assignment.tenant)
-        if self._tenants[tenant] == 1:
-            del self._tenants[tenant]
-        else:
-            self._tenants[tenant] -= 1
+        share.work_s = share.work_s - ticket.cost_s if share.requests else 0.0
+        ticket.tenant.queued -= 1
         self._deadlines.discard(ticket)
 
-    def over_bound(self, assignment: Assignment) -> Refusal | None:
-        """Return why the class or the tenant holds more than it may, this assignment's plan being the measure."""
-        class_plan = assignment.class_plan
+    def over_bound(self, ticket: Ticket) -> Refusal | None:
+        """Return why the class or the tenant holds more than it may, this ticket's plan being the measure."""
+        class_plan = ticket.assignment.class_plan
         name, queue = class_plan.name, class_plan.queue
         short, long = self._shares[name]
-        requests = len(short.tickets) + len(long.tickets)
+        requests = short.requests + long.requests
         prompt_tokens = short.prompt_tokens + long.prompt_tokens
         body_bytes = short.body_bytes + long.body_bytes
         if (
@@ -99,7 +80,7 @@ class Waiting:
             and prompt_tokens <= queue.prompt_tokens_max
             and body_bytes <= queue.bytes_max
         ):
-            return self._over_tenant_bound(assignment)
+            return _over_tenant_bound(ticket.tenant, class_plan)
         held = (
             (Resource.REQUESTS, requests, queue.requests_max),
             (Resource.PROMPT_TOKENS, prompt_tokens, queue.prompt_tokens_max),
@@ -114,72 +95,45 @@ class Waiting:
             observed=observed,
         )
 
-    def _over_tenant_bound(self, assignment: Assignment) -> Refusal | None:
-        class_plan = assignment.class_plan
-        limit = class_plan.tenant.queued_requests_max
-        if limit is None:
-            return None
-        observed = self._tenants[class_plan.name, assignment.tenant]
-        if observed <= limit:
-            return None
-        return Refusal(
-            Reason.TENANT_QUEUE_FULL,
-            f"Your own queue in service class {class_plan.name} is full ({limit} requests).",
-            resource=Resource.REQUESTS,
-            limit=limit,
-            observed=observed,
-        )
-
-    def next_deadline(self) -> float | None:
-        first = self._deadlines.peek()
-        return None if first is None else first[0]
+    def next_deadline(self) -> float:
+        """Return the earliest deadline; infinity: nothing waits."""
+        first = self._deadlines.first
+        return inf if first is None else first[0]
 
     def expired(self, now: float) -> Ticket | None:
         """Return a ticket whose deadline has come, the earliest first, or None."""
-        first = self._deadlines.peek()
+        first = self._deadlines.first
         return first[2] if first is not None and first[0] <= now else None
 
-    def drain_of(self, assignment: Assignment, now: float) -> tuple[float, float | None]:
-        """Return the work that waits in the assignment's class and length, and how much of it leaves per second."""
-        share = self._share(assignment)
-        share.advance(now)
-        return share.work_s, share.drain.work_per_s()
-
-    def predict_wait_s(self, assignment: Assignment, now: float) -> float | None:
-        """Predict the wait behind what stands in line now, uncalibrated; None where nothing waits or drains."""
-        share = self._share(assignment)
-        if not len(share.tickets):
-            return None
-        share.advance(now)
-        rate = share.drain.work_per_s()
-        return None if rate is None else share.work_s / rate
-
-    def wait_ratio(self, assignment: Assignment, exceeded_by: float) -> float | None:
-        """Return the ratio of real to predicted waits that a share `exceeded_by` of them exceeded, or None if cold.
-
-        A wait that ended at its deadline counts as what it was by then: at least as long, so the ratio is cautious.
-        """
-        return self._share(assignment).ratios.at(1.0 - exceeded_by)
-
     def lines(self) -> Mapping[tuple[str, LengthClass], LineSnapshot]:
+        """Return what waits by (service class, length class); the oldest is looked for among all."""
+        oldest: dict[Share, float] = {}
+        for ticket in self._deadlines:
+            oldest[ticket.share] = min(ticket.offered_at, oldest.get(ticket.share, inf))
         return {
-            (name, length): _snapshot(share)
+            (name, length): _snapshot(share, oldest.get(share))
             for name, shares in self._shares.items()
             for length, share in zip(LengthClass, shares, strict=True)
         }
 
-    def _share(self, assignment: Assignment) -> _Share:
-        name = assignment.class_plan.name
-        shares = self._shares.get(name)
-        if shares is None:
-            shares = self._shares[name] = (_Share(), _Share())
-        return shares[assignment.length_class is LengthClass.LONG]
+
+def _over_tenant_bound(tenant: Tenant, class_plan: ClassPlan) -> Refusal | None:
+    limit = class_plan.tenant.queued_requests_max
+    if limit is None or tenant.queued <= limit:
+        return None
+    return Refusal(
+        Reason.TENANT_QUEUE_FULL,
+        f"Your own queue in service class {class_plan.name} is full ({limit} requests).",
+        resource=Resource.REQUESTS,
+        limit=limit,
+        observed=tenant.queued,
+    )
 
 
-def _snapshot(share: _Share) -> LineSnapshot:
+def _snapshot(share: Share, oldest_offered_at: float | None) -> LineSnapshot:
     return LineSnapshot(
-        requests=len(share.tickets),
+        requests=share.requests,
         prompt_tokens=share.prompt_tokens,
         body_bytes=share.body_bytes,
-        oldest_offered_at=share.tickets.head.offered_at if len(share.tickets) else None,
+        oldest_offered_at=oldest_offered_at,
     )

@@ -91,14 +91,17 @@ def _is_given(value: Any) -> bool:
 
 
 def _message(message: Mapping[str, Any], content_format: ContentFormat) -> Message:
-    role = message["role"]
-    parts = _parts(message.get("content"), role)
-    pieces = [piece for part in parts if (piece := _piece(part, content_format))]  # empty text leaves no line
+    role, content = message["role"], message.get("content")
     built: Message = {"role": role}
-    if content_format is ContentFormat.PARTS:
-        built["content"] = _tool_content(pieces) if role == "tool" else pieces
+    if content_format is ContentFormat.STRING and isinstance(content, str) and role != "system":
+        built["content"] = content
     else:
-        built["content"] = "\n".join(pieces)
+        # An empty text leaves no line.
+        pieces = [piece for part in _parts(content, role) if (piece := _piece(part, content_format))]
+        if content_format is ContentFormat.PARTS:
+            built["content"] = _tool_content(pieces) if role == "tool" else pieces
+        else:
+            built["content"] = "\n".join(pieces)
     if role == "assistant":
         _add_assistant_members(built, message)
     elif role == "tool" and "tool_call_id" in message:

@@ -36,6 +36,9 @@ from gateway.counting.threads import CountingThreads
 from gateway.wire.media import Medium
 from gateway.wire.requests import Call
 
+# A thread's turn takes the loop some 90 µs, and the caller three times that; such a body takes it 60 to 150 µs.
+AT_ONCE_BYTES_MAX = 4 * 1024
+
 
 class LocalTokenizer:
     """A TokenCounter over one model's files. `close` ends its threads.
@@ -75,7 +78,9 @@ class LocalTokenizer:
             raise TokenizerUnusable(path, problem, "Copy the model's chat template again") from error
 
     async def count(self, call: Call, *, context_tokens: int | None = None) -> Count:
-        """The count, from a thread. Raises CountingOverloaded and Uncountable."""
+        """The count: at once where that is cheaper than a thread's turn. Raises CountingOverloaded and Uncountable."""
+        if self._encoder.is_quick and call.prompts == 1 and len(call.body) <= AT_ONCE_BYTES_MAX:
+            return self.count_now(call, context_tokens)
         return await self.threads.run(partial(self.count_now, call, context_tokens), len(call.body))
 
     def count_now(self, call: Call, context_tokens: int | None = None) -> Count:

@@ -43,9 +43,9 @@ NO_LABELS = Labels()
 class Exchange:
     """One request on a generation route. Times are seconds since the epoch, durations seconds.
 
-    counted_prompt_tokens: the gateway's own count. prompt_tokens, output_tokens: the engine's `usage`.
-    usage_told: called with the engine's prompt tokens, for whoever counted them. sliced: whether a slice of its prompt
-    was computed before it.
+    counted_prompt_tokens: the gateway's own count, by counting_method. prompt_tokens, output_tokens: the engine's
+    `usage`. usage_told: called with the engine's prompt tokens, for whoever counted them. sliced: whether a slice of
+    its prompt was computed before it.
     """
 
     request_id: str
@@ -65,6 +65,7 @@ class Exchange:
     longest_stall_s: float | None = None
     waited_s: float | None = None
     counted_prompt_tokens: int | None = None
+    counting_method: str = ""
     usage_told: Callable[[int], None] | None = None
     prompt_tokens: int | None = None
     output_tokens: int | None = None

@@ -16,6 +16,7 @@ _WAIT_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 3, 5, 10, 20, 
 _ENGINE_TTFT_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 120)  # fewer: by engine there are the most series
 _GAP_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _TOKENIZE_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5)
+_LAG_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 _SHARE = (0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
 _ERROR_RATIO = (0.0, 0.001, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1)
 
@@ -48,7 +49,7 @@ class Families:
         )
         self.http = self._counter("gateway_http_requests_total", "Answers on the public port.", ("route", "status"))
         self.connections_refused = self._counter(
-            "gateway_connections_refused_total", "Connections beyond limits.connections_max, closed at once.", ()
+            "gateway_connections_refused_total", "Connections beyond a port's bound, told so and closed.", ()
         )
         self.signing_key_fetches = self._counter(
             "gateway_signing_key_fetches_total", "Fetches of the token issuer's key set.", ("result",)
@@ -84,11 +85,14 @@ class Families:
         self.count_error = self._histogram(
             "gateway_token_count_error_ratio",
             "How far the counted prompt tokens are from the engine's usage, over that; sign: over, under, equal.",
-            ("pool", "sign"),
+            ("pool", "method", "sign"),
             _ERROR_RATIO,
         )
         self.tokenize_s = self._histogram(
             "gateway_tokenize_seconds", "Cost of one token count.", ("method",), _TOKENIZE_S
+        )
+        self.loop_lag = self._histogram(
+            "gateway_event_loop_lag_seconds", "How late the event loop ran what was due.", (), _LAG_S
         )
 
     def page(self, scraped: Iterable[Scraped]) -> bytes:

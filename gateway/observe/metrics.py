@@ -111,7 +111,7 @@ class Observer:
         return exchange
 
     def counted(self, exchange: Exchange, prompt_tokens: int, method: str, cost_s: float) -> None:
-        exchange.counted_prompt_tokens = prompt_tokens
+        exchange.counted_prompt_tokens, exchange.counting_method = prompt_tokens, method
         self.families.tokenize_s.at(method).observe(cost_s)
 
     def measured(self, exchange: Exchange, length_class: LengthClass, pool: str) -> None:
@@ -175,7 +175,8 @@ class Observer:
         if exchange.counted_prompt_tokens is not None and prompt_tokens > 0:
             error = exchange.counted_prompt_tokens - prompt_tokens
             sign = "over" if error > 0 else "under" if error < 0 else "equal"
-            self.families.count_error.at(exchange.labels.pool, sign).observe(abs(error) / prompt_tokens)
+            labels = exchange.labels.pool, exchange.counting_method, sign
+            self.families.count_error.at(*labels).observe(abs(error) / prompt_tokens)
             if exchange.usage_told is not None:
                 exchange.usage_told(prompt_tokens)
 
@@ -203,6 +204,9 @@ class Observer:
     def answered(self, route: str | None, status: int) -> None:
         """Count one answer on the public port; `route` is None for what is not on the allow-list."""
         self.families.http.at(route or "other", str(status)).inc()
+
+    def loop_lagged(self, lag_s: float) -> None:
+        self.families.loop_lag.at().observe(lag_s)
 
     def reloaded(self, result: Reloaded) -> None:
         self.families.reloads.at(result.value).inc()

@@ -1,8 +1,7 @@
 """Does a plan fit an engine? What is lost where it does not, in words for whoever runs them.
 
-Owns the inequality behind `short-first`: with K long prompts in prefill, each given T tokens of a step, D sequences
-decoding and P_S short prompt tokens outstanding, every short prompt is computed whole in the first step after it
-reaches the engine if K x T + D + P_S <= B tokens a step and no short prompt is longer than T. Changes nothing.
+Owns the words, and what is proposed. What is asked of a plan and an engine are the premises of the promises, and they
+are gateway.core.premises'. Changes nothing.
 """
 
 from __future__ import annotations
@@ -10,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gateway.core.plan import AdmissionKind, AdmissionPlan, LongPrefillMode, OrderKind, Plan
-from gateway.core.types import EngineLimits
+from gateway.core import premises
+from gateway.core.plan import AdmissionKind, LongPrefillMode, OrderKind, Plan
+from gateway.core.types import EngineLimits, LengthClass
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +26,13 @@ def findings(plan: Plan, limits: EngineLimits, *, orders_by_priority: bool | Non
     """Compare `plan` with one engine. orders_by_priority: None where it is not known."""
     if plan.admission.kind is AdmissionKind.NONE:
         return []
-    found = list(_slots(plan.admission, limits))
+    found = list(_slots(plan, limits))
     if plan.admission.kind is AdmissionKind.TOKEN_BUDGET:
         found += _parts(plan, limits)
         found += _step(plan, limits)
-        found += _kv(plan.admission, limits)
+        found += _kv(plan, limits)
         found += _shares(plan)
-        if orders_by_priority is False and limits.kv_tokens is None:
+        if premises.longs_may_block_inside(limits, orders_by_priority=orders_by_priority):
             found.append(
                 _warning(
                     "priority is not effective and kv_tokens is not known: a long prompt that waits inside the engine "
@@ -58,17 +58,17 @@ def _note(text: str) -> Finding:
     return Finding(is_warning=False, text=text)
 
 
-def _slots(admission: AdmissionPlan, limits: EngineLimits) -> Iterator[Finding]:
-    assert admission.slots is not None
-    total, engine_total = admission.slots.total, limits.max_num_seqs
+def _slots(plan: Plan, limits: EngineLimits) -> Iterator[Finding]:
+    assert plan.admission.slots is not None
+    total, engine_total = plan.admission.slots.total, limits.max_num_seqs
     if engine_total is None:
         yield _warning(
             f"max_num_seqs is not stated: slots.total ({total}) is in force, and where the engine runs fewer the "
             "rest waits inside the engine, beyond every deadline and bound set here"
         )
         return
-    reserves = admission.slots.short_reserve + admission.slots.long_reserve
-    if reserves > engine_total:
+    reserves = premises.slot_reserves(plan)
+    if reserves > premises.decodes(plan, limits):
         yield _warning(
             f"the slot reserves together ({reserves}) are more than max_num_seqs ({engine_total}): "
             "short and long prompts cannot both have theirs"
@@ -122,36 +122,22 @@ def _step(plan: Plan, limits: EngineLimits) -> Iterator[Finding]:
     if step_tokens is None:
         yield _warning("max_num_batched_tokens is not stated: whether a step has room for all is not known")
         return
-    yield from _inequality(plan, limits, threshold, step_tokens)
-
-
-def _inequality(plan: Plan, limits: EngineLimits, threshold: int, step_tokens: int) -> Iterator[Finding]:
-    admission, short_max = plan.admission, plan.short_prompt_tokens_max
-    assert admission.slots is not None
-    longs, short_tokens = admission.long_prefills_max, admission.short_prefill_tokens_max
-    assert longs is not None
-    assert short_tokens is not None
-    total = admission.slots.total
-    decodes = total if limits.max_num_seqs is None else min(total, limits.max_num_seqs)
-    needed = longs * threshold + decodes + short_tokens
-    sum_in_words = f"{longs} x {threshold} + {decodes} + {short_tokens} = {needed}"
-    if needed > step_tokens:
+    need = premises.step_need(plan, limits)
+    if need.tokens > step_tokens:
         yield _warning(
-            f"a step has {step_tokens} tokens, but long prefills, decodes and short prompts may need {sum_in_words}: "
-            f"short prompts beyond {max(0, step_tokens - longs * threshold - decodes)} tokens in all wait for a "
-            "further step"
+            f"a step has {step_tokens} tokens, but long prefills, decodes and short prompts may need {need}: short "
+            f"prompts beyond {max(0, step_tokens - need.before_shorts)} tokens in all wait for a further step"
         )
     elif threshold >= short_max:
-        yield _note(f"every short prompt is computed in the next step: {sum_in_words} <= {step_tokens}")
+        yield _note(f"every short prompt is computed in the next step: {need} <= {step_tokens}")
 
 
 def _shares(plan: Plan) -> Iterator[Finding]:
     """Is anything kept for each length, and has each flow a share?"""
     admission, short_max = plan.admission, plan.short_prompt_tokens_max
-    assert admission.slots is not None
     assert admission.short_prefill_tokens_max is not None
-    for length, kept in (("short", admission.slots.short_reserve), ("long", admission.slots.long_reserve)):
-        if kept == 0:
+    for length in LengthClass:
+        if premises.slots_kept(plan, length) == 0:
             yield _warning(
                 f"no sequences are kept for {length} prompts: a flood of the others takes every one; "
                 f"set admission.slots.{length}_reserve"
@@ -161,7 +147,7 @@ def _shares(plan: Plan) -> Iterator[Finding]:
             f"short_prefill_tokens_max ({admission.short_prefill_tokens_max}) is below one short prompt ({short_max}): "
             f"the longest short prompts exceed it; raise it to {short_max} or more"
         )
-    if plan.order is not OrderKind.WEIGHTED_FAIR:
+    if premises.unordered(plan) is not None:
         yield _warning(
             f"order {plan.order} gives no class a share of its own, so no wait is bounded but by its deadline; "
             "set order.kind to weighted_fair"
@@ -175,10 +161,10 @@ def _shares(plan: Plan) -> Iterator[Finding]:
         )
 
 
-def _kv(admission: AdmissionPlan, limits: EngineLimits) -> Iterator[Finding]:
-    if admission.kv is None or limits.kv_tokens is None:
+def _kv(plan: Plan, limits: EngineLimits) -> Iterator[Finding]:
+    if plan.admission.kv is None or limits.kv_tokens is None:
         return
-    reserves = admission.kv.short_reserve_tokens + admission.kv.long_reserve_tokens
+    reserves = premises.kv_reserved(plan.admission.kv)
     if reserves > limits.kv_tokens:
         yield _warning(
             f"the KV reserves together ({reserves} tokens) are more than the engine holds ({limits.kv_tokens}): "

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import gc
-import resource
 import signal
 import sys
 from collections.abc import Mapping
@@ -25,19 +24,21 @@ from gateway.identity.keyring import Keyring
 from gateway.observe import logs
 from gateway.observe.gauges import EngineReading, GaugeSources
 from gateway.observe.metrics import Observer
-from gateway.server import state, wiring
+from gateway.server import open_files, state, wiring
 from gateway.server.calibrations import Calibrations
 from gateway.server.clock import LoopClock
 from gateway.server.connector import engine_session
 from gateway.server.counters import Counters
 from gateway.server.draining import Draining
 from gateway.server.ending import Ending
-from gateway.server.front import Front
+from gateway.server.front import Front, PortBounds
 from gateway.server.handlers import Handlers
 from gateway.server.in_force import InForce
 from gateway.server.intake import IntakeBounds
 from gateway.server.kept_responses import KeptResponses
 from gateway.server.keys_watch import KeysWatch
+from gateway.server.loop_lag import measure_lag
+from gateway.server.ops import OPS_BOUNDS
 from gateway.server.ops import Ops as OpsPort
 from gateway.server.ops_acts import Acts, OpsActs
 from gateway.server.questions import Questions
@@ -50,9 +51,7 @@ from gateway.settings import Listen, Ops
 
 BACKLOG = 2048
 STOP_S_MAX = 1.0
-OPS_SILENT_S_MAX = 75.0  # above any scrape interval: a scraper keeps its connection
 ONLY_REQUEST_S_MAX = 75.0  # how long a connection may be open before its only request, where keepalive_s is 0
-OWN_FILES = 256  # open files that are no request's
 _FAULTS_OF_THE_PORT = frozenset({errno.EADDRINUSE, errno.EACCES})
 
 
@@ -113,23 +112,21 @@ class Gateway:
         self._draining = Draining(self.rooms, lambda: self._reload.settings.drain)
         observer.scrape_from(GaugeSources(lambda: self.rooms.plan, self._snapshots, self._readings))
         observer.scrape_counting_from(self._counters.readings)
+        refused = observer.families.connections_refused.at().inc
+        connections_max = open_files.connections_that_fit(
+            limits.connections_max, is_stated="connections_max" in limits.model_fields_set
+        )
         self._front = Front(
             Handlers(self.rooms).handle,
-            observer,
-            connections_max=limits.connections_max,
-            header_bytes_max=limits.header_bytes_max,
-            keepalive_s=limits.keepalive_s or ONLY_REQUEST_S_MAX,
+            PortBounds(connections_max, limits.header_bytes_max, limits.keepalive_s or ONLY_REQUEST_S_MAX),
+            refused=refused,
+            answered=lambda status: observer.answered(None, status),
         )
         acts = Acts(self._reload.apply, self._drain, self._draining.undo)
-        self._runners = (
-            web.ServerRunner(self._front, shutdown_timeout=STOP_S_MAX),
-            web.AppRunner(
-                OpsPort(self.rooms, OpsActs(acts, self.rooms.ending, settings.ops)).application(),
-                handler_cancellation=True,
-                access_log=None,
-                keepalive_timeout=OPS_SILENT_S_MAX,
-                shutdown_timeout=STOP_S_MAX,
-            ),
+        ops = OpsPort(self.rooms, OpsActs(acts, self.rooms.ending, settings.ops))
+        self._ops_front = Front(ops.handle, OPS_BOUNDS, refused=refused, answered=lambda _status: None)
+        self._runners = tuple(
+            web.ServerRunner(front, shutdown_timeout=STOP_S_MAX) for front in (self._front, self._ops_front)
         )
         self._tasks: list[asyncio.Task[None]] = []
         self.port = 0
@@ -159,6 +156,7 @@ class Gateway:
         self._tasks = [
             spawn(self._summarise(), name="refusal summaries"),
             spawn(self._reload.run(), name="reload"),
+            spawn(measure_lag(self.rooms.observer.loop_lagged), name="loop lag"),
             spawn(keys.run(), name="keys"),
         ]
         if self._token_keys is not None:
@@ -230,7 +228,7 @@ async def serve(configured: Configured, read: Read) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
     loop.add_signal_handler(signal.SIGHUP, log.warning, "not_serving_yet")  # by default it would kill us
-    _raise_file_limit(settings.limits.connections_max)
+    open_files.raise_limit(settings.limits.connections_max)
     try:
         keyring = await asyncio.to_thread(wiring.keyring, settings, configured.plan)
         async with AsyncExitStack() as stack:
@@ -259,17 +257,3 @@ async def _listen(runner: web.BaseRunner, section: str, place: Listen | Ops) -> 
     except OSError as error:
         raise CannotListen(section, error) from error
     return site.port
-
-
-def _raise_file_limit(connections_max: int) -> None:
-    """Allow as many open files as the system lets us: each request holds a client's and an engine's socket."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 2 * connections_max + OWN_FILES
-    if soft >= wanted:
-        return
-    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
-    if allowed < wanted:
-        fits = max(1, (allowed - OWN_FILES) // 2)
-        fix = f"Start with `ulimit -n {wanted}`, or set limits.connections_max to {fits}"
-        structlog.get_logger().warning("few_open_files", allowed=allowed, wanted=wanted, fix=fix)

@@ -7,11 +7,13 @@ closes them after 5 s. Reaches into aiohttp at three points that have no public 
 from __future__ import annotations
 
 import asyncio
+import re
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
+from aiohttp.http_exceptions import BadHttpMessage
 
 if TYPE_CHECKING:
     from aiohttp.client import ClientTimeout
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 
 IDLE_S_MAX = 4.0
 DNS_CACHE_S = 5
+_HEAD_END = b"\r\n\r\n"
+_BARE_LINE_FEED = re.compile(rb"(?<!\r)\n")
 
 
 class Attempt:
@@ -38,7 +42,7 @@ class Attempt:
         self._handler, self._transport = handler, handler.transport
         self.reused = handler.requests > 0
         handler.requests += 1
-        handler.bytes_back = 0
+        handler.expect_answer()
 
     @property
     def heard_nothing(self) -> bool:
@@ -59,20 +63,47 @@ current_attempt: ContextVar[Attempt] = ContextVar("current_attempt")
 
 
 class NotedHandler(ResponseHandler):
-    """An engine connection that counts its requests and the bytes that came back for the last one."""
+    """An engine connection that counts its requests and the bytes that came back for the last one.
+
+    Stricter than aiohttp, whose parser takes an answer's head with bare line feeds, and to which an answer that ends
+    with its connection is complete however the connection ended.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop)
         self.requests = 0
         self.bytes_back = 0
+        self._head: bytes | None = None
+
+    def expect_answer(self) -> None:
+        self.bytes_back = 0
+        self._head = b""
 
     def data_received(self, data: bytes) -> None:
         self.bytes_back += len(data)
+        if self._head is not None and not self._is_head_well(data):
+            self._head = None
+            self.set_exception(BadHttpMessage("a bare line feed inside the head"))
+            return
         super().data_received(data)
         # aiohttp tells a parser's failure to whoever awaits the next head, and lets whoever reads this body wait for
         # ever.
         if self._exception is not None and self._payload is not None and self._payload.exception() is None:
             self._payload.set_exception(aiohttp.ClientPayloadError("the body's framing is wrong"))
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        payload = self._payload
+        if exc is not None and payload is not None and not payload.is_eof() and payload.exception() is None:
+            payload.set_exception(aiohttp.ClientPayloadError("the connection was lost inside the answer"))
+        super().connection_lost(exc)
+
+    def _is_head_well(self, data: bytes) -> bool:
+        """Look at the answer's head until it has ended."""
+        assert self._head is not None
+        head = self._head + data
+        end = head.find(_HEAD_END)
+        self._head = head if end < 0 else None
+        return _BARE_LINE_FEED.search(head, 0, len(head) if end < 0 else end) is None
 
 
 class EngineConnector(aiohttp.TCPConnector):

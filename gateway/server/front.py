@@ -1,4 +1,4 @@
-"""The public port below the walk: connections, and the answers that no handler can give.
+"""A port below its handler: connections, and the answers that no handler can give. The public one and ops are two.
 
 Owns the number of connections, what a request that is not HTTP is told, and what a crash of our own is told. Echoes
 nothing of what was sent: part of a header can be part of a secret.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any, cast
 
 import structlog
@@ -15,15 +16,13 @@ from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
 from gateway.core.types import Reason, Refusal
-from gateway.observe.metrics import Observer
 from gateway.server.downstream import AnswerBrokenOff
-from gateway.server.refusing import spread
 from gateway.server.request_ids import REQUEST_ID, new_request_id
+from gateway.server.turned_away import LINGER_S_MAX, TurnedAway
 from gateway.wire import refusals
 from gateway.wire.dialects import Dialect
 
 HEADERS_MAX = 128
-LINGER_S_MAX = 1.0
 _CRASHED = (
     b'{"error":{"message":"The gateway failed on this request.","type":"api_error","param":null,'
     b'"code":"internal_error"}}'
@@ -32,28 +31,46 @@ _CRASHED = (
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
+@dataclass(frozen=True, slots=True)
+class PortBounds:
+    """keepalive_s: also how long the head of a request may take, from the connection's beginning or the last answer."""
+
+    connections_max: int
+    header_bytes_max: int
+    keepalive_s: float
+
+
 class Front(web.Server):
-    """aiohttp's low-level server with the gateway's own connections. One handler, no router: wire has the routes."""
+    """aiohttp's low-level server with the gateway's own connections. One handler, no router.
+
+    refused: told of each connection beyond the bound. answered: told the status of what no handler answered.
+    """
 
     def __init__(
-        self, handler: Handler, observer: Observer, *, connections_max: int, header_bytes_max: int, keepalive_s: float
+        self, handler: Handler, bounds: PortBounds, refused: Callable[[], None], answered: Callable[[int], None]
     ) -> None:
         super().__init__(
             handler,
             handler_cancellation=True,  # a client that leaves cancels its request: the default is not to
             access_log=None,
             auto_decompress=False,
-            keepalive_timeout=keepalive_s,
+            keepalive_timeout=bounds.keepalive_s,
             lingering_time=LINGER_S_MAX,
-            max_line_size=header_bytes_max,
-            max_field_size=header_bytes_max,
+            max_line_size=bounds.header_bytes_max,
+            max_field_size=bounds.header_bytes_max,
             max_headers=HEADERS_MAX,
         )
-        self.observer = observer
-        self.connections_max = connections_max
+        self.refused = refused
+        self.answered = answered
+        self.connections_max = bounds.connections_max
+        self.turned_away = TurnedAway()
 
     def __call__(self) -> RequestHandler:
         return FrontConnection(self, loop=self._loop, **self._kwargs)
+
+    async def shutdown(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - aiohttp's signature
+        self.turned_away.cut()
+        await super().shutdown(timeout)
 
     def close_idle(self) -> None:
         """Close every connection on which no request is under way."""
@@ -74,11 +91,9 @@ class FrontConnection(RequestHandler):
         if len(self._front.connections) < self._front.connections_max:
             super().connection_made(transport)
             return
-        self._front.observer.families.connections_refused.at().inc()
+        self._front.refused()
         self._force_close = True
-        sink = cast("asyncio.Transport", transport)
-        sink.write(_overloaded())
-        sink.close()
+        self._front.turned_away.take(cast("asyncio.Transport", transport))
 
     def pause_reading(self) -> None:
         """Stop reading for a slow request body; a connection that cannot be read cannot tell that its client left.
@@ -119,7 +134,7 @@ class FrontConnection(RequestHandler):
                 raise ConnectionError("the crash came inside an answer") from exc
             headers = {"Content-Type": "application/json", "x-request-id": request_id, "x-should-retry": "false"}
             answer = refusals.Rendered(500, headers, _CRASHED)
-        self._front.observer.answered(None, answer.status)
+        self._front.answered(answer.status)
         response = web.Response(status=answer.status, headers=answer.headers, body=answer.body)
         response.headers["Server"] = "gateway"
         response.force_close()
@@ -129,12 +144,3 @@ class FrontConnection(RequestHandler):
 def _not_http() -> refusals.Rendered:
     refusal = Refusal(Reason.BAD_REQUEST, "This is not a well-formed HTTP request.", code="malformed_http")
     return refusals.render(refusal, dialect=Dialect.OPENAI, request_id=new_request_id(), close=True)
-
-
-def _overloaded() -> bytes:
-    message = "This gateway has as many connections as it may have."
-    refusal = spread(Refusal(Reason.OVERLOADED, message))
-    answer = refusals.render(refusal, dialect=Dialect.OPENAI, request_id=new_request_id(), close=True)
-    lines = [f"{name}: {value}" for name, value in answer.headers.items()]
-    head = "\r\n".join([f"HTTP/1.1 {answer.status} Service Unavailable", *lines, f"Content-Length: {len(answer.body)}"])
-    return head.encode() + b"\r\n\r\n" + answer.body

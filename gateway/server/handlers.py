@@ -40,6 +40,7 @@ from gateway.wire import refusals, requests
 from gateway.wire.dialects import RESPONSES, Dialect, PromptForm, Route, WrongMethod, find_route
 from gateway.wire.headers import engine_headers
 from gateway.wire.requests import BadRequest, Call
+from gateway.wire.targets import origin_form
 
 _FAULTS_OF_THE_PROMPT = frozenset({Reason.BAD_REQUEST, Reason.CONTEXT_LENGTH})
 _REFUSED = (Refusing, CredentialRefused, BadRequest, Uncountable, AdmissionRefused, EngineFailure)
@@ -55,8 +56,7 @@ class Handlers:
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         rooms = self._rooms
-        raw_path = request.raw_path.partition("?")[0]
-        route = find_route(request.method, raw_path)
+        route = find_route(request.method, origin_form(request.raw_path).partition("?")[0])
         client = Downstream(request, stall_s=rooms.client_stall_s, is_last_here=self._connections_end)
         request_id = request[REQUEST_ID] = new_request_id()
         try:

@@ -6,11 +6,19 @@ each chunk whether more is wanted, so a small body that inflates without end cos
 
 from __future__ import annotations
 
+import sys
 import zlib
 from collections.abc import Iterator
+from typing import Protocol
 
-ENCODINGS = frozenset({"gzip", "x-gzip", "deflate"})
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+ENCODINGS = frozenset({"gzip", "x-gzip", "deflate", "zstd"})
 INFLATED_CHUNK_BYTES = 1 << 16
+ZSTD_WINDOW_LOG_MAX = 23  # 8 MiB, what the content coding allows; a frame may ask for 2 GiB
 _ZLIB_HEADER_BYTES = 2
 _GZIP = zlib.MAX_WBITS | 16
 
@@ -19,19 +27,31 @@ class MalformedEncoding(Exception):  # noqa: N818 - the domain's word
     """The body is not what its content encoding says, or ends too soon."""
 
 
-class Inflater:
-    """Inflates one body. encoding: one of `ENCODINGS`; "deflate" with zlib's header, as the standard says, or without.
+class Inflater(Protocol):
+    """Inflates one body.
 
     Its iterators yield chunks of `INFLATED_CHUNK_BYTES` at most, each inflated when it is asked for, and raise
     MalformedEncoding.
     """
 
+    def feed(self, piece: bytes) -> Iterator[bytes]:
+        """Inflate the next piece, of any length; to be taken to its end."""
+
+    def finish(self) -> Iterator[bytes]:
+        """All pieces were fed: inflate what still waits inside the decoder."""
+
+
+def inflater(encoding: str) -> Inflater:
+    """Make the inflater of one of `ENCODINGS`; "deflate" with zlib's header, as the standard says, or without."""
+    return _Zstd() if encoding == "zstd" else _Zlib(encoding)
+
+
+class _Zlib:
     def __init__(self, encoding: str) -> None:
         self._decoder = None if encoding == "deflate" else zlib.decompressobj(_GZIP)
         self._head = b""
 
     def feed(self, piece: bytes) -> Iterator[bytes]:
-        """Inflate the next piece, of any length; to be taken to its end."""
         rest = self._head + piece
         if self._decoder is None and len(rest) < _ZLIB_HEADER_BYTES:
             self._head = rest
@@ -46,7 +66,6 @@ class Inflater:
             rest = self._decoder.unconsumed_tail
 
     def finish(self) -> Iterator[bytes]:
-        """All pieces were fed: inflate what still waits inside the decoder."""
         if self._decoder is None:
             raise MalformedEncoding
         while not self._decoder.eof:
@@ -61,6 +80,35 @@ class Inflater:
         except zlib.error as error:
             raise MalformedEncoding from error
         if decoder.unused_data:
+            raise MalformedEncoding
+        return chunk
+
+
+class _Zstd:
+    """One frame, as gzip is one member: what goes on after its end is malformed."""
+
+    def __init__(self) -> None:
+        window: dict[int, int] = {zstd.DecompressionParameter.window_log_max: ZSTD_WINDOW_LOG_MAX}
+        self._decoder = zstd.ZstdDecompressor(options=window)
+
+    def feed(self, piece: bytes) -> Iterator[bytes]:
+        if self._decoder.eof and piece:
+            raise MalformedEncoding
+        yield self._next(piece)
+        while not (self._decoder.eof or self._decoder.needs_input):
+            yield self._next(b"")
+
+    def finish(self) -> Iterator[bytes]:
+        if not self._decoder.eof:
+            raise MalformedEncoding
+        return iter(())
+
+    def _next(self, piece: bytes) -> bytes:
+        try:
+            chunk = self._decoder.decompress(piece, INFLATED_CHUNK_BYTES)
+        except zstd.ZstdError as error:
+            raise MalformedEncoding from error
+        if self._decoder.unused_data:
             raise MalformedEncoding
         return chunk
 

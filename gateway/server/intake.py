@@ -16,7 +16,7 @@ from aiohttp.web_protocol import RequestPayloadError
 from gateway.core.types import Reason, Refusal
 from gateway.server.bodies import HeldBody
 from gateway.server.downstream import ClientGone, Downstream
-from gateway.server.inflating import ENCODINGS, Inflater, MalformedEncoding
+from gateway.server.inflating import ENCODINGS, MalformedEncoding, inflater
 from gateway.server.refusing import Refusing
 
 LARGEST_BODIES_HELD_MAX = 16
@@ -46,9 +46,23 @@ def judge_head(request: web.BaseRequest, bounds: IntakeBounds) -> None:
     if header_bytes > bounds.header_bytes_max:
         message = f"The headers are over {bounds.header_bytes_max} bytes."
         raise _refusing(Reason.BAD_REQUEST, message, "headers_too_large", bounds.header_bytes_max, header_bytes)
+    _judge_transfer_encoding(request)
     stated = request.content_length
     if stated is not None and stated > bounds.body_bytes_max:
         raise _too_large(bounds.body_bytes_max, stated)
+
+
+def _judge_transfer_encoding(request: web.BaseRequest) -> None:
+    """Take no coding but chunked: the parser takes any list that ends with it, and decodes that one alone."""
+    codings = request.headers.getall("Transfer-Encoding", [])
+    if not codings:
+        return
+    if request.version < HttpVersion11:
+        message = "HTTP/1.0 has no Transfer-Encoding: where the body ends cannot be told."
+        raise _refusing(Reason.BAD_REQUEST, message, "malformed_http", None, None)
+    if ",".join(codings).strip().lower() != "chunked":
+        message = "Of transfer codings only chunked is known here; name others in Content-Encoding."
+        raise _refusing(Reason.BAD_REQUEST, message, "unsupported_transfer_encoding", None, None)
 
 
 def wait_s_wish(request: web.BaseRequest) -> float | None:
@@ -75,7 +89,7 @@ async def read_body(request: web.BaseRequest, client: Downstream, bounds: Intake
     """
     encoding = ", ".join(request.headers.getall("Content-Encoding", ["identity"])).strip().lower()
     if encoding != "identity" and encoding not in ENCODINGS:
-        message = "This content encoding is not accepted; send gzip, deflate, or the body as it is."
+        message = "This content encoding is not accepted; send gzip, deflate, zstd, or the body as it is."
         code = "unsupported_content_encoding"
         raise Refusing(Refusal(Reason.BAD_REQUEST, message, code=code, param="content-encoding"))
     if request.headers.get("Expect", "").lower() == "100-continue" and request.version >= HttpVersion11:
@@ -99,20 +113,20 @@ async def read_body(request: web.BaseRequest, client: Downstream, bounds: Intake
 
 
 async def _read(request: web.BaseRequest, encoding: str, bounds: IntakeBounds, held: HeldBody) -> bytes:
-    inflater = None if encoding == "identity" else Inflater(encoding)
+    decoder = None if encoding == "identity" else inflater(encoding)
     kept: list[bytes] = []
     sent_bytes = 0
     while piece := await request.content.readany():
         sent_bytes += len(piece)
         if sent_bytes > bounds.body_bytes_max:
             raise _too_large(bounds.body_bytes_max, sent_bytes)
-        if inflater is None:
+        if decoder is None:
             held.grow(len(piece))
             kept.append(piece)
         else:
-            await _keep(inflater.feed(piece), kept, bounds.inflated_bytes_max, held)
-    if inflater is not None:
-        await _keep(inflater.finish(), kept, bounds.inflated_bytes_max, held)
+            await _keep(decoder.feed(piece), kept, bounds.inflated_bytes_max, held)
+    if decoder is not None:
+        await _keep(decoder.finish(), kept, bounds.inflated_bytes_max, held)
     return b"".join(kept)
 
 

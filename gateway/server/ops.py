@@ -1,18 +1,24 @@
 """The ops port: metrics, health, readiness, state, and the page that shows it. Never on the public port.
 
-Owns its routes. No GET waits for anything: a scrape under full overload is answered like any other.
+Owns its routes and bounds. No GET waits for anything: a scrape under full overload is answered like any other, and
+whoever takes no answer is cut off.
 """
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from importlib import resources
 
 from aiohttp import web
 
 from gateway.observe.exposition import CONTENT_TYPE
+from gateway.server.downstream import AnswerBrokenOff, ClientGone, Downstream
+from gateway.server.front import PortBounds
 from gateway.server.ops_acts import OpsActs
+from gateway.server.ops_answer import Answer, json_answer, problem
 from gateway.server.rooms import Rooms
 from gateway.server.state import is_ready, pools_not_ready, state
+from gateway.wire.targets import origin_form
 
 _PAGE = resources.files("gateway.server.page").joinpath("index.html").read_bytes()
 _PAGE_HEADERS = {
@@ -24,38 +30,63 @@ _PAGE_HEADERS = {
 }
 
 
+OPS_BOUNDS = PortBounds(
+    connections_max=256,
+    header_bytes_max=32_768,
+    keepalive_s=75.0,  # above any scrape interval: a scraper keeps its connection
+)
+STALL_S_MAX = 30.0
+
+
 class Ops:
-    """The ops port's handlers."""
+    """The ops port's one handler, and its routes by path and method."""
 
     def __init__(self, rooms: Rooms, acts: OpsActs) -> None:
         self._rooms = rooms
-        self._acts = acts
+        self._routes: dict[str, tuple[str, Callable[[web.BaseRequest], Awaitable[Answer]]]] = {
+            "/": ("GET", self._page),
+            "/metrics": ("GET", self._metrics),
+            "/healthz": ("GET", self._healthz),
+            "/readyz": ("GET", self._readyz),
+            "/api/state": ("GET", self._state),
+            **{path: ("POST", act) for path, act in acts.routes.items()},
+        }
 
-    def application(self) -> web.Application:
-        application = web.Application()
-        application.router.add_get("/", self._page)
-        application.router.add_get("/metrics", self._metrics)
-        application.router.add_get("/healthz", self._healthz)
-        application.router.add_get("/readyz", self._readyz)
-        application.router.add_get("/api/state", self._state)
-        self._acts.add_to(application.router)
-        return application
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        client = Downstream(request, stall_s=STALL_S_MAX, is_last_here=lambda: False)
+        answer = await self._answer(request)
+        if not request.content.is_eof():
+            client.close_after()
+        try:
+            await client.send(answer.status, answer.headers.items(), answer.body)
+        except ClientGone as gone:
+            raise AnswerBrokenOff from gone
+        assert client.response is not None
+        return client.response
 
-    async def _page(self, _request: web.Request) -> web.Response:
-        return web.Response(body=_PAGE, headers=_PAGE_HEADERS)
+    async def _answer(self, request: web.BaseRequest) -> Answer:
+        route = self._routes.get(origin_form(request.raw_path).partition("?")[0])
+        if route is None:
+            return problem(404, "There is no such page here.", f"There are {', '.join(self._routes)}")
+        method, act = route
+        if request.method not in ({"GET", "HEAD"} if method == "GET" else {method}):
+            return problem(405, f"This page is there for {method} alone.", f"Use {method}", headers={"Allow": method})
+        return await act(request)
 
-    async def _metrics(self, _request: web.Request) -> web.Response:
-        exposition = self._rooms.observer.exposition()
-        return web.Response(body=exposition, headers={"Content-Type": CONTENT_TYPE})
+    async def _page(self, _request: web.BaseRequest) -> Answer:
+        return Answer(200, _PAGE_HEADERS, _PAGE)
 
-    async def _healthz(self, _request: web.Request) -> web.Response:
-        return web.json_response({"alive": True})
+    async def _metrics(self, _request: web.BaseRequest) -> Answer:
+        return Answer(200, {"Content-Type": CONTENT_TYPE}, self._rooms.observer.exposition())
 
-    async def _readyz(self, _request: web.Request) -> web.Response:
+    async def _healthz(self, _request: web.BaseRequest) -> Answer:
+        return json_answer({"alive": True})
+
+    async def _readyz(self, _request: web.BaseRequest) -> Answer:
         rooms = self._rooms
         ready = is_ready(rooms)
         body = {"ready": ready, "stage": rooms.ending.stage.value, "pools_without_engine": pools_not_ready(rooms)}
-        return web.json_response(body, status=200 if ready else 503)
+        return json_answer(body, status=200 if ready else 503)
 
-    async def _state(self, _request: web.Request) -> web.Response:
-        return web.json_response(state(self._rooms))
+    async def _state(self, _request: web.BaseRequest) -> Answer:
+        return json_answer(state(self._rooms))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import ipaddress
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -17,6 +17,7 @@ from aiohttp import web
 
 from gateway.observe.metrics import Reloaded
 from gateway.server.ending import Ending
+from gateway.server.ops_answer import Answer, json_answer, problem
 from gateway.server.reload import Applied
 from gateway.settings import Ops
 from gateway.strict_yaml import ConfigError
@@ -41,11 +42,12 @@ class OpsActs:
         self._ending = ending
         self._place = place
 
-    def add_to(self, router: web.UrlDispatcher) -> None:
-        router.add_post("/api/reload", self._reload)
-        router.add_post("/api/drain", self._drain)
+    @property
+    def routes(self) -> Mapping[str, Callable[[web.BaseRequest], Awaitable[Answer]]]:
+        """The handlers of POST, by path."""
+        return {"/api/reload": self._reload, "/api/drain": self._drain}
 
-    async def _reload(self, request: web.Request) -> web.Response:
+    async def _reload(self, request: web.BaseRequest) -> Answer:
         if (no := await self._why_not(request)) is not None:
             return no
         done = await self._acts.reload()
@@ -58,39 +60,39 @@ class OpsActs:
                 "fix": done.fix,
                 "faults": done.lines(),
             }
-            return web.json_response(refused, status=400)
+            return json_answer(refused, status=400)
         policy = {"name": done.policy, "sha256": done.sha256}
-        return web.json_response(
+        return json_answer(
             {"result": Reloaded.APPLIED.value, "policy": policy, "needs_restart": list(done.needs_restart)}
         )
 
-    async def _drain(self, request: web.Request) -> web.Response:
+    async def _drain(self, request: web.BaseRequest) -> Answer:
         if (no := await self._why_not(request)) is not None:
             return no
         off = request.query.get("off", "0")
         if off not in {"0", "1"}:
-            return _problem(400, "off is 1 or 0.", "Use ?off=1 to serve again")
+            return problem(400, "off is 1 or 0.", "Use ?off=1 to serve again")
         (self._acts.undrain if off == "1" else self._acts.drain)()
-        return web.json_response({"stage": self._ending.stage.value})
+        return json_answer({"stage": self._ending.stage.value})
 
-    async def _why_not(self, request: web.Request) -> web.Response | None:
+    async def _why_not(self, request: web.BaseRequest) -> Answer | None:
         if _is_from_another_page(request, loopback_only=self._place.is_loopback):
-            return _problem(403, "Requests from other pages are refused.", "Use curl, or this port's own page")
+            return problem(403, "Requests from other pages are refused.", "Use curl, or this port's own page")
         if self._place.token_file is None:
             if self._place.is_loopback:
                 return None
-            return _problem(403, "This route is off: ops listens beyond loopback.", "Set ops.token_file")
+            return problem(403, "This route is off: ops listens beyond loopback.", "Set ops.token_file")
         token = (await asyncio.to_thread(self._place.token_file.read_bytes)).strip()
         if len(token) < TOKEN_CHARS_MIN:
-            return _problem(403, "This route is off: the token is short.", f"Use {TOKEN_CHARS_MIN} characters or more")
+            return problem(403, "This route is off: the token is short.", f"Use {TOKEN_CHARS_MIN} characters or more")
         scheme, _, given = request.headers.get("Authorization", "").partition(" ")
         presented = given.strip().encode("utf-8", "surrogateescape")
         if scheme.lower() == "bearer" and hmac.compare_digest(presented, token):
             return None
-        return _problem(401, "This route wants the ops token.", "Send it as 'Authorization: Bearer TOKEN'")
+        return problem(401, "This route wants the ops token.", "Send it as 'Authorization: Bearer TOKEN'")
 
 
-def _is_from_another_page(request: web.Request, *, loopback_only: bool) -> bool:
+def _is_from_another_page(request: web.BaseRequest, *, loopback_only: bool) -> bool:
     """A browser says whose page sends; a name that only resolves to loopback is somebody else's page too."""
     host = request.headers.get("Host", "")
     if loopback_only and not _is_loopback(host):
@@ -107,7 +109,3 @@ def _is_loopback(host: str) -> bool:
         return name == "localhost" or ipaddress.ip_address(name).is_loopback
     except ValueError:
         return False
-
-
-def _problem(status: int, message: str, fix: str) -> web.Response:
-    return web.json_response({"error": {"message": message, "fix": f"{fix}."}}, status=status)

@@ -1,12 +1,13 @@
 """Requests that take no engine time, passed on without admission: token counts, and what an engine keeps of responses.
 
-Owns the bound of how many are open at once. What is sent is judged as everything else is: the model has to be the
-caller's, and nothing in the body may steer the engine or have it fetch something.
+Owns the bounds of how many are open at once, in all and of one tenant. What is sent is judged as everything else is:
+the model has to be the caller's, and nothing in the body may steer the engine or have it fetch something.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -27,6 +28,7 @@ from gateway.wire.headers import client_headers, engine_headers
 from gateway.wire.sse import StreamTap
 
 OPEN_MAX = 64
+OPEN_OF_TENANT_MAX = OPEN_MAX // 4  # one tenant, however many its keys, leaves room for others
 _QUERY = re.compile(r"stream=(true|false)|starting_after=\d{1,9}")
 
 
@@ -36,12 +38,12 @@ class Unadmitted:
     def __init__(self, rooms: Rooms) -> None:
         self._rooms = rooms
         self._turns = EngineTurns(rooms.watches)
-        self._open = 0
+        self._open: Counter[str] = Counter()
 
     async def ask(self, visit: Visit, route: Route, identity: Identity, held: HeldBody) -> None:
         """Judge a question's body and have an engine answer it. Raises what refuses it."""
         rooms = self._rooms
-        with self._opening():
+        with self._opening(identity.tenant):
             body = await intake.read_body(visit.request, visit.client, rooms.intake, held)
             draft = await of_body(len(body), requests.read, route, body)
             pool = models.pool_of(rooms.pools, identity, draft.model)
@@ -59,7 +61,7 @@ class Unadmitted:
         """Have the engine that made a response tell of it, or cancel it. Raises what refuses it."""
         rooms = self._rooms
         assert route.response_id is not None, "only a route about a response comes here"
-        with self._opening():
+        with self._opening(identity.tenant):
             kept_by = rooms.kept_responses.engine_of(route.response_id, identity.tenant)
             watch = rooms.watches.get(kept_by.name)  # none, or another's name by now, after a reload
             if watch is None or watch.target.url != kept_by.url or not watch.health.is_up:
@@ -73,7 +75,7 @@ class Unadmitted:
     async def _pass_on(self, visit: Visit, watch: EngineWatch, outgoing: Outgoing) -> None:
         try:
             async with self._rooms.upstream.open(watch.target, outgoing) as reply:
-                if not (200 <= reply.status < 300 or reply.status >= 400):
+                if not reply.is_final:
                     raise engine_failure.broken(f"answered with status {reply.status}")
                 await _relay(reply, visit)
         except EngineFailure as failure:
@@ -82,18 +84,29 @@ class Unadmitted:
             raise
 
     @contextmanager
-    def _opening(self) -> Iterator[None]:
-        if self._open >= OPEN_MAX:
-            message = "As many questions without engine time are open as may be at once."
-            refusal = Refusal(
-                Reason.OVERLOADED, message, resource=Resource.REQUESTS, limit=OPEN_MAX, observed=self._open
-            )
-            raise Refusing(refusal, closes=True)
-        self._open += 1
+    def _opening(self, tenant: str) -> Iterator[None]:
+        self._refuse_too_many(tenant)
+        self._open[tenant] += 1
         try:
             yield
         finally:
-            self._open -= 1
+            self._open[tenant] -= 1
+            if not self._open[tenant]:
+                del self._open[tenant]
+
+    def _refuse_too_many(self, tenant: str) -> None:
+        open_now = self._open.total()
+        if open_now >= OPEN_MAX:
+            reason, limit, observed, whose = Reason.OVERLOADED, OPEN_MAX, open_now, ""
+        elif self._open[tenant] >= OPEN_OF_TENANT_MAX:
+            reason, limit, observed = Reason.TENANT_QUEUE_FULL, OPEN_OF_TENANT_MAX, self._open[tenant]
+            whose = " of one tenant"
+        else:
+            return
+        message = f"As many questions without engine time{whose} are open as may be at once."
+        raise Refusing(
+            Refusal(reason, message, resource=Resource.REQUESTS, limit=limit, observed=observed), closes=True
+        )
 
 
 async def _relay(reply: Reply, visit: Visit) -> None:

@@ -55,6 +55,11 @@ class Reply:
         return [(_text(name), _text(value)) for name, value in self._response.raw_headers]
 
     @property
+    def is_final(self) -> bool:
+        """Whether the status is one that an answer may have: no interim one, no redirect, and one that there is."""
+        return 200 <= self.status < 300 or 400 <= self.status < 600
+
+    @property
     def is_event_stream(self) -> bool:
         return self._response.content_type == "text/event-stream"
 
@@ -66,7 +71,8 @@ class Reply:
     @property
     def at_end(self) -> bool:
         """Whether everything has been read: no further `read` is needed to know it."""
-        return self._response.content.at_eof()
+        content = self._response.content
+        return content.at_eof() and content.exception() is None
 
     async def read(self) -> bytes:
         """Return the bytes that came, as soon as any come; b"" at the end of a complete answer."""

@@ -40,8 +40,8 @@ def parts(holders: Sequence[Any], name: str = "messages") -> Iterator[tuple[str,
     name: the member that holds them.
     """
     for index, holder in enumerate(holders):
-        if isinstance(holder, dict):
-            yield from parts_of(holder.get("content"), f"{name}[{index}].content")
+        if isinstance(holder, dict) and isinstance(content := holder.get("content"), list):
+            yield from parts_of(content, f"{name}[{index}].content")
 
 
 def parts_of(content: Any, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:

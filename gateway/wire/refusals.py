@@ -55,6 +55,7 @@ STATUS_OF_CODE: Mapping[str, int] = {
     "method_not_allowed": 405,
     "unsupported_content_encoding": 415,
     "headers_too_large": 431,
+    "unsupported_transfer_encoding": 501,
 }
 
 _ANTHROPIC_TYPE_OF_STATUS: Mapping[int, str] = {

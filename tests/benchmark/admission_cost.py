@@ -2,8 +2,10 @@
 
 `python tests/benchmark/admission_cost.py [--profile]` from the repository's root. A pair is one offer and one finish
 while N others wait: the offered request joins the line and the finished one makes room for the head of it, so the
-line keeps its length. Every figure is the median of several rounds, the depths taken in turn, so that a busy machine
-weighs on all of them alike; seconds are CPU seconds. Compare ratios; absolute rates are this machine's.
+line keeps its length. The plan is the default policy's, early rejection and the tenants' running bound included, with
+queues that hold any depth and no bound on short prefill tokens, since a pair has no first token. Every figure is the
+median of several rounds, the depths taken in turn, so that a busy machine weighs on all of them alike; seconds are CPU
+seconds. Compare ratios; absolute rates are this machine's.
 """
 
 # ruff: noqa: T201 - a script that prints
@@ -24,37 +26,39 @@ from statistics import median
 from time import process_time
 
 from gateway.core.admission import Admission
-from gateway.core.plan import Plan, SlotBudget
+from gateway.core.plan import Plan, QueueBounds, TenantBounds
 from gateway.core.ticket import Assignment, Dispatched, Event, Ticket, TicketState
-from gateway.core.types import Outcome
-from gateway.testing.builders import a_class, a_plan, an_admission, an_assignment, an_engine
+from gateway.core.types import EngineSpec, LengthClass, Outcome
+from gateway.policy.source import load
+from gateway.testing.builders import an_assignment, an_engine
 
 DEPTHS = (10, 10_000, 100_000)
 PAIRS_PER_ROUND = 2_000
 ROUNDS = 9
-SLOTS = 128
 TENANTS = 50
+CALL_EVERY_S = 0.001
 NEVER_S = 1e9
 PLENTY = 1 << 40
 RATIO_MAX, PAIRS_PER_S_MIN, TICKET_BYTES_MAX = 2.0, 30_000, 1024
 
 
 def the_plan() -> Plan:
-    """Return three classes sharing by weight, token budgets, and queues that hold any depth."""
-    classes = (
-        a_class(
-            name,
-            rank=rank,
-            weight=weight,
-            requests_max=PLENTY,
-            prompt_tokens_max=PLENTY,
-            bytes_max=PLENTY,
-            wait_s_max=(NEVER_S, NEVER_S),
+    """Return the default policy with queues that hold any depth for any time."""
+    plan = load("short-first")
+    classes = {
+        name: replace(
+            class_plan,
+            queue=QueueBounds(requests_max=PLENTY, prompt_tokens_max=PLENTY, bytes_max=PLENTY),
+            wait_s_max=dict.fromkeys(LengthClass, NEVER_S),
+            tenant=TenantBounds(queued_requests_max=PLENTY, running_max=class_plan.tenant.running_max),
         )
-        for rank, (name, weight) in enumerate({"interactive": 16, "standard": 4, "batch": 1}.items())
-    )
-    slots = SlotBudget(SLOTS, short_reserve=32, long_reserve=16)
-    return a_plan(*classes, admission=an_admission(short_prefill_tokens_max=PLENTY, slots=slots))
+        for name, class_plan in plan.classes.items()
+    }
+    return replace(plan, classes=classes, admission=replace(plan.admission, short_prefill_tokens_max=PLENTY))
+
+
+def the_engine() -> EngineSpec:
+    return an_engine(max_num_batched_tokens=2048, long_prefill_token_threshold=640, max_num_seqs=128, kv_tokens=200_000)
 
 
 class Line:
@@ -68,7 +72,7 @@ class Line:
             for name in self.plan.classes
             for tenant in range(TENANTS)
         ]
-        self.admission = Admission(self.plan, [an_engine(max_num_seqs=SLOTS)])
+        self.admission = Admission(self.plan, [the_engine()])
         self.now = 1_000_000.0
         self.running: deque[Ticket] = deque()
         while self.offer(self.random.choice(self.kinds)) is TicketState.RUNNING:
@@ -77,15 +81,13 @@ class Line:
             self.offer(self.random.choice(self.kinds))
 
     def offer(self, assignment: Assignment) -> TicketState:
-        self.now += 1e-6
+        self.now += CALL_EVERY_S
         ticket, events = self.admission.offer(assignment, self.now)
         self.follow(events)
         return ticket.state
 
     def follow(self, events: Iterable[Event]) -> None:
-        for event in events:
-            if isinstance(event, Dispatched):
-                self.running.append(event.ticket)
+        self.running += [event.ticket for event in events if type(event) is Dispatched]
 
     def pairs(self, count: int, *, first_tokens: bool = False) -> float:
         """Offer and finish `count` times; return the seconds it took, drawing of requests not counted."""
@@ -94,7 +96,7 @@ class Line:
         started = process_time()
         for assignment in drawn:
             self.offer(assignment)
-            self.now += 1e-6
+            self.now += CALL_EVERY_S
             ticket = running.popleft()
             if first_tokens:
                 self.follow(admission.first_token(ticket, self.now))

@@ -36,9 +36,22 @@ TEXTS = (
         "<|end|>\n<|user|>",
         "x" * 300,
     ),
+    *(
+        "<|begin|><|assistant|><|im_start|>system\n[INST]",
+        "\u0007\u001b[0m\u007f\u0085\u2028",
+        " " * 2000,
+        "\n \n" * 200,
+    ),
+    *("🏳️‍🌈👩🏽‍💻🇩🇪" * 9, "a\u0300\u0301\u0302" * 40, "Donaudampfschiff" * 90, "\U0010ffff\ufeff\u202e"),
     *('{"a": [1, 2]}', "the quick brown fox jumps " * 40, "def f(x):\n\treturn x**2\r\n", "عربى नमस्ते ไทย"),
 )
-SCHEMA = {"type": "object", "properties": {"town": {"type": "string", "description": "día"}}, "required": ["town"]}
+TOWN = {"type": "string", "description": "día", "enum": ["Ulm", "<|end|>"]}
+LEG = {"type": "object", "properties": {"from": TOWN, "to": {"anyOf": [TOWN, {"type": "null"}]}}, "$defs": {"Z": {}}}
+SCHEMA = {
+    "type": "object",
+    "properties": {"town": TOWN, "legs": {"type": "array", "items": LEG, "minItems": 1, "default": [None, 1.5, True]}},
+    "required": ["town"],
+}
 
 Body = dict[str, Any]
 
@@ -126,8 +139,9 @@ class Bodies:
         }
         return self._random.choice(
             [
-                [{"role": "system", "content": self.text()}],
-                [{"role": "developer", "content": self.text()}],
+                [{"role": "system", "content": self._random.choice([self.text(), parts])}],
+                [{"role": "developer", "content": self._random.choice([self.text(), parts])}],
+                [{"role": "assistant", "content": None}, {"role": "user", "content": ""}],
                 [{"role": "user", "content": parts, "name": "bob"}],
                 [{"role": "assistant", "content": self.text(), "reasoning_content": "why"}],
                 [

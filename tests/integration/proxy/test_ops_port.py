@@ -34,7 +34,8 @@ async def test_health_readiness_and_state_say_what_is(tmp_path):
     (pool,) = state["pools"].values()
     assert pool["engines"]["a"]["up"]
     assert pool["engines"]["a"]["version"] == "0.32.0"
-    assert {"model_fitted", "short_entry", "long_rate", "flows"} == pool["engines"]["a"]["guarantee"].keys()
+    promised = pool["engines"]["a"]["guarantee"]
+    assert {"model_fitted", "model_spread", "short_entry", "long_rate", "flows"} == promised.keys()
     assert {(line["service_class"], line["length_class"]) for line in pool["lines"]} == {
         (name, length) for name in ("interactive", "standard", "batch") for length in ("short", "long")
     }

@@ -110,6 +110,7 @@ def test_what_is_promised_is_shown_with_its_units_or_with_why_not(
     assert "at most 3 engine steps, 254 ms" in shown
     assert "default step model, not measured here" in shown
     assert "prompt tokens a second while sequences are free" in shown
+    assert "is above the objective" not in shown, "254 ms are within the 500 ms of interactive"
 
 
 def test_bounds_of_queues_are_not_shown_where_nothing_waits(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

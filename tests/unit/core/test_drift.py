@@ -138,14 +138,13 @@ def fed_back(prefills_max=3):
     return pool
 
 
-def test_requests_that_wait_inside_for_room_take_one_long_away_at_a_time_down_to_one():
-    pool = fed_back()
-    pool.see(sequences=1, waiting_for_room=1, times=2)
-    seen = [pool.admission._fleet["a"]._control.allowance.prefills]
-    for _ in range(4):
+def test_each_three_looks_on_end_that_find_no_room_take_one_long_away_once_down_to_one():
+    pool, seen = fed_back(), []
+    for _ in range(10):
         pool.see(sequences=1, waiting_for_room=1, times=1)
-        seen.append(pool.budgets["long_prefills"])
-    assert seen == [3, 2, 1, 1, 1]
+        seen.append(pool.admission._fleet["a"]._control.allowance.prefills)
+    assert seen == [3, 3, 2, 2, 2, 1, 1, 1, 1, 1]
+    assert pool.budgets["long_prefills"] == 1
 
 
 def test_one_look_at_an_engine_with_room_ends_the_correction_of_the_longs():

@@ -74,6 +74,17 @@ def test_below_one_it_pauses_between_longs_and_never_stops_them():
     assert steered.allowance.pause_s(2.0) == pytest.approx(8.0)
 
 
+def test_the_pause_between_longs_shrinks_before_a_second_long_goes():
+    steered, now = grown(1)
+    serve(steered, 40, 40, now + 6)
+    paused = steered.allowance.duty
+    assert paused < 1.0
+    seen = [serve(steered, 40, 0, now + 12 + 6 * at) for at in range(8)]
+    assert seen[0] == LongAllowance(1, pytest.approx(paused + 0.1))
+    assert LongAllowance(1, 1.0) in seen
+    assert seen[-1].prefills > 1
+
+
 def test_it_judges_nothing_on_fewer_than_thirty():
     steered, now = grown(3)
     assert serve(steered, 29, 29, now + 2).prefills == 3

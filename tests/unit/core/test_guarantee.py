@@ -1,4 +1,7 @@
-from dataclasses import replace
+import re
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,9 +28,14 @@ def plan_with(**admission: Any) -> Plan:
     return replace(plan, short_prompt_tokens_max=640)
 
 
-def promised(plan: Plan, limits: EngineLimits = FITTING, **facts: Any) -> Guarantee:
+def promised(
+    plan: Plan,
+    limits: EngineLimits = FITTING,
+    model: StepModel = StepModel(),  # noqa: B008 - frozen
+    **facts: Any,
+) -> Guarantee:
     given: dict[str, Any] = {"context_tokens": 8192, "tenants": TENANTS} | facts
-    bounds = guarantee(plan, limits, StepModel(), **given)
+    bounds = guarantee(plan, limits, model, **given)
     assert bounds is not None
     return bounds
 
@@ -176,3 +184,37 @@ def test_without_kv_reserves_of_its_own_a_plan_keeps_the_share_that_its_slots_ar
     kept = kv_reserves(admission, 64_000)
     assert kept.long_reserve_tokens == 64_000 * admission.slots.long_reserve // admission.slots.total
     assert kept.short_reserve_tokens == 64_000 * admission.slots.short_reserve // admission.slots.total
+
+
+def test_every_number_is_for_steps_that_are_longer_by_twice_the_spread() -> None:
+    fitted = StepModel(fitted=True, spread=0.05)
+    exact, spread = promised(plan_with()), promised(plan_with(), model=fitted)
+    assert spread.model_spread == 0.05
+    assert isinstance(exact.short_entry, ShortEntry)
+    assert isinstance(spread.short_entry, ShortEntry)
+    assert spread.short_entry.ttft_s == pytest.approx(1.1 * exact.short_entry.ttft_s)
+    assert isinstance(exact.long_rate, LongRate)
+    assert isinstance(spread.long_rate, LongRate)
+    assert spread.long_rate.tokens_per_s == pytest.approx(exact.long_rate.tokens_per_s / 1.1)
+    assert waits(spread).wait_s == pytest.approx(1.1 * waits(exact).wait_s)
+    assert waits(spread).safe_prompt_tokens < waits(exact).safe_prompt_tokens
+
+
+def names_in(value: Any, path: str = "") -> Iterator[str]:
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from names_in(inner, f"{path}.{name}" if path else name)
+    elif isinstance(value, tuple):
+        for inner in value:
+            yield from names_in(inner, f"{path}[]")
+    else:
+        yield path
+
+
+def test_the_documented_members_are_those_that_are_served() -> None:
+    page = (Path(__file__).parents[3] / "docs/admission.md").read_text()
+    table = page[page.index("| member of `guarantee` |") :].split("\n\n", 1)[0]
+    documented = re.findall(r"^\| `([^`]+)` \|", table, re.MULTILINE)
+    served = [promised(plan_with()), promised(plan_with(), context_tokens=None)]
+    assert len(documented) == len(set(documented))
+    assert set(documented) == {name for each in served for name in names_in(asdict(each))}

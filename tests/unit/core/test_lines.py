@@ -186,12 +186,73 @@ def test_what_an_idle_tenant_gets_back_it_finds_when_it_returns():
     assert tags[1] < 0.2 * tags[0]
 
 
+def test_what_one_tenant_gave_back_is_its_classes_at_once_also_where_another_waits_for_it():
+    classes = [a_class(name, rank=rank, weight=1) for rank, name in enumerate(("interactive", "batch"))]
+    line = Line(one_at_a_time(*classes))
+    line.offer(service_class="batch", output_tokens=1000)
+    much = line.offer(tenant="states much", output_tokens=4000)
+    line.next()
+    assert line.next() is much
+    other = line.offer(tenant="other")
+    line.offer(service_class="batch")
+    assert line.next(output_tokens=10) is other
+
+
 def test_a_refund_into_a_lane_that_a_reload_took_away_changes_nothing():
     line = Line(a_plan())
     long = line.offer(prompt_tokens=8192)
     line.admission.reconfigure(one_at_a_time(a_class("other")), [an_engine()], line.now)
     line.admission.finish(long, Outcome.COMPLETED, line.now, output_tokens=1)
     assert line.admission.snapshot().engines["a"].slots == 1
+
+
+def test_a_refund_never_becomes_credit_over_those_who_were_served_meanwhile():
+    """What was forgiven when a tenant came back from being idle is not paid out to it later."""
+    plan = a_plan(
+        a_class(wait_s_max=(900, 900), requests_max=400),
+        admission=an_admission(AdmissionKind.SLOTS, slots=SlotBudget(2)),
+    )
+    line = Line(plan)
+    late = line.offer(tenant="returns", output_tokens=4000)
+    for _ in range(40):
+        line.offer(tenant="steady", output_tokens=100)
+        line.offer(tenant="returns", output_tokens=100)
+    events = line.admission.finish(late, Outcome.COMPLETED, line.now, output_tokens=1)
+    served = [event.ticket for event in events if isinstance(event, Dispatched)]
+    turns = []
+    for _ in range(40):
+        ticket = served.pop()
+        turns.append(ticket.assignment.tenant)
+        events = line.admission.finish(ticket, Outcome.COMPLETED, line.now)
+        served += [event.ticket for event in events if isinstance(event, Dispatched)]
+    assert abs(turns.count("returns") - 20) <= 2
+
+
+def test_of_ever_more_tenants_the_past_is_kept_of_those_who_took_most():
+    line = Line(one_at_a_time(a_class(wait_s_max=(900, 900))))
+    line.offer(tenant="heavy", output_tokens=4000)
+    line.next()
+    for number in range(1100):
+        line.offer(tenant=f"t{number}", prompt_tokens=1 + number % 2, output_tokens=1)
+        line.next()
+    past = line.admission._lanes[LengthClass.SHORT]._classes["interactive"].idle_finish_tags
+    assert 500 < len(past) <= 1024
+    assert "heavy" in past
+
+
+def test_a_refund_to_a_tenant_whose_past_is_forgotten_changes_nothing():
+    plan = a_plan(a_class(wait_s_max=(900, 900)), admission=an_admission(AdmissionKind.SLOTS, slots=SlotBudget(2)))
+    line = Line(plan)
+    first = line.offer(tenant="forgotten", prompt_tokens=1, output_tokens=1)
+    past = line.admission._lanes[LengthClass.SHORT]._classes["interactive"].idle_finish_tags
+    for number in range(1100):
+        line.offer(tenant=f"t{number}", prompt_tokens=100)
+        line.next()
+    past = line.admission._lanes[LengthClass.SHORT]._classes["interactive"].idle_finish_tags
+    assert "forgotten" not in past
+    before = dict(past)
+    line.admission.finish(first, Outcome.COMPLETED, line.now, output_tokens=0)
+    assert past == before
 
 
 # ── several engines, and engines that go ──
@@ -245,6 +306,50 @@ def test_a_pause_between_longs_holds_the_next_long_and_no_short_and_ends_with_fe
     admission.reconfigure(replace(plan, feedback=None), [an_engine("a")], NOW + 2)
     assert second.state is TicketState.RUNNING
     assert admission.next_tick_at() is None
+
+
+def test_at_full_duty_the_next_long_goes_at_the_first_token_of_the_one_before():
+    plan = replace(a_plan(admission=an_admission(slots=SlotBudget(64, 8, 8))), feedback=Feedback(500))
+    admission = Admission(plan, [an_engine("a")])
+    first, _ = admission.offer(an_assignment(plan, prompt_tokens=8192), NOW)
+    second, _ = admission.offer(an_assignment(plan, prompt_tokens=8192), NOW)
+    whole, _ = admission.offer(an_assignment(plan, prompt_tokens=1, stream=False), NOW)
+    admission.first_token(whole, NOW + 1)
+    admission.first_token(first, NOW + 2)
+    assert second.state is TicketState.RUNNING
+
+
+def test_engines_resume_each_at_the_end_of_its_own_pause():
+    line = Line(one_at_a_time(a_class(wait_s_max=(60, 60))), an_engine("a"), an_engine("b"))
+    other = line.offer()
+    waiting = [line.offer() for _ in range(2)]
+    line.admission.requeue(line.running, line.now, 1.0)
+    line.admission.requeue(other, line.now, 5.0)
+    line.admission.tick(line.now + 1.0)
+    assert [line.running.state, other.state] == [TicketState.RUNNING, TicketState.WAITING]
+    line.admission.tick(line.now + 5.0)
+    assert other.state is TicketState.RUNNING
+    assert all(ticket.state is TicketState.WAITING for ticket in waiting)
+
+
+def test_a_tenant_below_its_running_bound_is_served_as_any_other():
+    plan = a_plan(
+        a_class(wait_s_max=(60, 60), tenant=TenantBounds(running_max=2)),
+        admission=an_admission(AdmissionKind.SLOTS, slots=SlotBudget(4)),
+    )
+    line = Line(plan)
+    second, third = line.offer(), line.offer()
+    assert (second.state, third.state) == (TicketState.RUNNING, TicketState.WAITING)
+    assert line.offer(tenant="globex").state is TicketState.RUNNING
+    assert line.next() is third
+
+
+def test_an_end_after_the_end_changes_nothing():
+    line = Line(one_at_a_time(a_class()))
+    waiting, first = line.offer(), line.running
+    assert line.next() is waiting
+    assert line.admission.finish(first, Outcome.ENGINE_ERROR, line.now) == []
+    assert line.admission.snapshot().engines["a"].slots == 1
 
 
 def test_the_pause_between_longs_ends_by_itself():

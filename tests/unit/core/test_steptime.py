@@ -180,3 +180,41 @@ def test_admission_starts_an_engines_model_from_probes_and_shows_all_models():
         CPU.prefill_s(3000, STEP), rel=0.02
     )
     assert models["b"] == StepModel()
+
+
+def noisy_probes(noise, count=40, seed=7):
+    draw = random.Random(seed)
+    return [
+        PrefillSample(tokens, ceil(tokens / STEP), CPU.prefill_s(tokens, STEP) * (1 + draw.gauss(0, noise)))
+        for tokens in PROBED * (count // len(PROBED))
+    ]
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.03, 0.1])
+def test_the_spread_is_the_noise_of_the_prefills_that_the_model_was_fitted_to(noise):
+    fit = StepFit()
+    fit.calibrate(noisy_probes(noise))
+    assert fit.model.spread == pytest.approx(noise, rel=0.3, abs=0.005)
+
+
+def test_at_worst_few_prefills_take_longer():
+    fit = StepFit()
+    fit.calibrate(noisy_probes(0.05))
+    later = noisy_probes(0.05, count=600, seed=8)
+    over = sum(each.seconds > fit.model.at_worst().prefill_s(each.prompt_tokens, STEP) for each in later)
+    assert 0 < over < 0.08 * len(later)
+
+
+def test_as_many_probes_as_the_model_has_terms_prove_no_spread():
+    assert probed(lengths=PROBED[:3]).model.spread is None
+    assert StepModel().at_worst() == StepModel()
+
+
+def test_the_spread_follows_what_passes():
+    fit = probed()
+    before = fit.model.spread
+    pass_by(fit, PROBED, 60, noise=0.2)
+    assert before < 0.01
+    assert fit.model.spread > 0.08
+    pass_by(fit, PROBED, 300, noise=0.01)
+    assert fit.model.spread < 0.03

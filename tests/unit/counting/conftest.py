@@ -49,20 +49,21 @@ def save_tokenizer(folder: Path) -> None:
 def _trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("trained")
     save_tokenizer(folder)
+    config = {"bos_token": "<|begin|>", "eos_token": {"content": "<|end|>"}, "chat_template": TEMPLATE}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
     return folder
 
 
 @pytest.fixture
 def model_folder(_trained: Path, tmp_path: Path) -> Path:
     """A folder of its own for each test, to be changed at will."""
-    (tmp_path / "tokenizer.json").write_bytes((_trained / "tokenizer.json").read_bytes())
-    config = {"bos_token": "<|begin|>", "eos_token": {"content": "<|end|>"}, "chat_template": TEMPLATE}
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    for file in _trained.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
     return tmp_path
 
 
-@pytest.fixture
-def tokenizer(model_folder: Path):
-    loaded = LocalTokenizer.load(model_folder)
+@pytest.fixture(scope="session")
+def tokenizer(_trained: Path):
+    loaded = LocalTokenizer.load(_trained)
     yield loaded
     loaded.close()

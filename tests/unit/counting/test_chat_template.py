@@ -4,9 +4,11 @@ from typing import Any
 
 import jinja2
 import pytest
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from gateway.counting.chat_template import ChatTemplate, ContentFormat
 
+SANDBOX = ImmutableSandboxedEnvironment()
 HELLO = [{"role": "user", "content": "hello"}]
 
 
@@ -49,6 +51,25 @@ def test_loop_controls_and_generation_blocks_are_known() -> None:
 def test_a_template_can_refuse_a_conversation() -> None:
     with pytest.raises(jinja2.TemplateError, match="no system"):
         rendered("{{ raise_exception('no system') }}")
+
+
+@pytest.mark.parametrize("member", ["content", "missing", "items", "__class__", "0", "clear"])
+@pytest.mark.parametrize(
+    "expression",
+    ["x.{}", "x['{}']", "x.{} is defined", "x.{} is none", "x.{} or 'or'", "x.{}.y is defined", "x.y['{}']"],
+)
+@pytest.mark.parametrize(
+    "x", [{"content": "c", "items": None, "y": {"content": 1}}, {}, {"0": [1]}, "text", ["a"], None]
+)
+def test_a_member_is_found_as_the_librarys_own_sandbox_finds_it(expression: str, member: str, x: Any) -> None:
+    source = "{{ " + expression.format(member) + " }}"
+    found = []
+    for render in (lambda: rendered(source, variables={"x": x}), lambda: SANDBOX.from_string(source).render(x=x)):
+        try:
+            found.append(render())
+        except jinja2.TemplateError as error:
+            found.append(repr(error))
+    assert found[0] == found[1] or ("built-in method" in found[0] and "built-in method" in found[1])
 
 
 def test_a_template_can_tell_the_date() -> None:

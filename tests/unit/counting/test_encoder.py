@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tokenizers import AddedToken, Tokenizer, normalizers
 
-from gateway.counting.encoder import FastEncoder, ReferenceEncoder, agrees, encoder_of, probes
+from gateway.counting.encoder import SHORT_TEXT_CHARS_MAX, FastEncoder, ReferenceEncoder, agrees, encoder_of, probes
 from gateway.counting.model_files import TokenizerUnusable, read_model_files
 
 fastokens = pytest.importorskip("fastokens")
@@ -34,6 +34,17 @@ def test_added_special_tokens_are_part_of_what_is_compared_and_cached_apart(trai
             text = "who was ada<|end|>"
             assert fast.count(text, add_special_tokens=special) == reference.count(text, add_special_tokens=special)
     assert reference.count("a", add_special_tokens=True) != reference.count("a", add_special_tokens=False)
+
+
+@pytest.mark.parametrize("chars", [SHORT_TEXT_CHARS_MAX, SHORT_TEXT_CHARS_MAX + 1])
+def test_a_text_has_one_count_however_long_it_is(trained: Tokenizer, chars: int):
+    text = ("who was ada<|end|> 😀" * chars)[:chars]
+    counts = {
+        count(text, add_special_tokens=True)
+        for fast in (fast_of(trained),)
+        for count in (ReferenceEncoder(trained).count, fast.count, fast.count_short, fast.count_long)
+    }
+    assert len(counts) == 1
 
 
 def test_an_encoder_of_another_vocabulary_does_not_agree(trained: Tokenizer):

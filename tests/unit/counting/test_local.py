@@ -9,7 +9,8 @@ import pytest
 from gateway.core.plan import RequestBounds
 from gateway.core.types import Reason, Refusal, Shape
 from gateway.counting.counter import Count, CountingMethod, CountingOverloaded, TokenCounter, Uncountable, shape_of
-from gateway.counting.local import LocalTokenizer
+from gateway.counting.encoder import ReferenceEncoder
+from gateway.counting.local import AT_ONCE_BYTES_MAX, LocalTokenizer
 from gateway.counting.model_files import TokenizerUnusable, read_model_files
 from gateway.counting.prompts import MEDIA_TOKENS
 from gateway.counting.threads import CountingThreads
@@ -204,12 +205,37 @@ def test_a_template_that_does_not_compile_is_found_at_start(model_folder: Path) 
         LocalTokenizer.load(model_folder)
 
 
+LARGE = [{"role": "user", "content": "ada " * AT_ONCE_BYTES_MAX}]
+
+
 async def test_a_full_house_is_said_at_once(model_folder: Path) -> None:
     threads = CountingThreads(job_bytes_max=10)
     tokenizer = LocalTokenizer(read_model_files(model_folder), threads=threads)
     with pytest.raises(CountingOverloaded):
-        await tokenizer.count(chat())
+        await tokenizer.count(chat(messages=LARGE))
     tokenizer.close()
+
+
+async def test_a_small_body_takes_no_threads_turn_where_the_encoder_is_quick(model_folder: Path) -> None:
+    files = read_model_files(model_folder)
+    reference = ReferenceEncoder(files.tokenizer)
+    expected = LocalTokenizer(files, encoder=reference).count_now(chat())
+    quick, slow = (
+        LocalTokenizer(files, encoder=encoder, threads=CountingThreads(jobs_max=0))
+        for encoder in (AQuickEncoder(files.tokenizer), reference)
+    )
+    assert await quick.count(chat()) == expected
+    for tokenizer, call in (
+        (quick, chat(messages=LARGE)),
+        (quick, completion(["who", "was"])),
+        (slow, chat()),
+    ):
+        with pytest.raises(CountingOverloaded):
+            await tokenizer.count(call)
+
+
+class AQuickEncoder(ReferenceEncoder):
+    is_quick = True
 
 
 def test_a_shape_says_what_admission_goes_by() -> None:

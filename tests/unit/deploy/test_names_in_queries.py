@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from gateway.observe.families import Families
+
 ROOT = Path(__file__).parents[3]
 COMMON = {"service_class", "length_class", "pool"}
 BY_PROMETHEUS = {"job", "instance", "le"}
@@ -47,6 +49,18 @@ def queries():
         for variable in board["templating"]["list"]:
             if variable["type"] == "query":
                 yield f"${variable['name']}", variable["query"]["query"]
+
+
+def test_a_query_of_a_bucket_names_an_end_that_the_histogram_has():
+    ends = {f"{family._name}_bucket": set(map(repr, map(float, family._bounds))) for family in Families()._all}
+    named = [
+        (where, name, end)
+        for where, query in queries()
+        for name, matchers in re.findall(r"\b(gateway_\w+_bucket)\{([^}]*)\}", query)
+        for end in re.findall(r'\ble="([^"]*)"', matchers)
+    ]
+    assert named
+    assert [entry for entry in named if entry[2] not in ends[entry[1]] | {"+Inf"}] == []
 
 
 @pytest.mark.parametrize(("where", "query"), list(queries()))

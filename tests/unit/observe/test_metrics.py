@@ -147,9 +147,17 @@ def test_usage_feeds_the_token_counters_and_the_error_of_the_count():
     assert pool.value("gateway_prompt_tokens_total", **COMMON) == 100
     assert pool.value("gateway_output_tokens_total", **COMMON) == 7
     ratio = "gateway_token_count_error_ratio_bucket"
-    over = {"pool": "pool", "sign": "over"}
+    over = {"pool": "pool", "method": "local", "sign": "over"}
     assert (pool.value(ratio, **over, le="0.05"), pool.value(ratio, **over, le="0.25")) == (0, 1)
     assert pool.value("gateway_token_count_error_ratio_sum", **over) == pytest.approx(0.1)
+
+
+def test_a_late_loop_is_seen():
+    pool = Pool()
+    for lag_s in (0.0, 0.2):
+        pool.observer.loop_lagged(lag_s)
+    lag = "gateway_event_loop_lag_seconds_bucket"
+    assert (pool.value(lag, le="0.1"), pool.value(lag, le="0.25")) == (1, 2)
 
 
 def test_usage_without_numbers_counts_nothing():

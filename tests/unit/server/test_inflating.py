@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import gzip
 import random
+import sys
 import zlib
 
 import pytest
 
-from gateway.server.inflating import INFLATED_CHUNK_BYTES, Inflater, MalformedEncoding
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+from gateway.server.inflating import INFLATED_CHUNK_BYTES, ZSTD_WINDOW_LOG_MAX, MalformedEncoding, inflater
 
 PLAIN = random.Random(7).randbytes(3000) + b"a" * 300_000 + random.Random(8).randbytes(3000)
 
@@ -19,15 +25,16 @@ def raw_deflate(data):
 
 
 def chunks_of(encoding, data, piece_bytes):
-    inflater = Inflater(encoding)
+    decoder = inflater(encoding)
     for at in range(0, len(data), piece_bytes):
-        yield from inflater.feed(data[at : at + piece_bytes])
-    yield from inflater.finish()
+        yield from decoder.feed(data[at : at + piece_bytes])
+    yield from decoder.finish()
 
 
 @pytest.mark.parametrize("piece_bytes", [1, 7, 1000, 1 << 20])
 @pytest.mark.parametrize(
-    ("encoding", "encode"), [("gzip", gzip.compress), ("deflate", zlib.compress), ("deflate", raw_deflate)]
+    ("encoding", "encode"),
+    [("gzip", gzip.compress), ("deflate", zlib.compress), ("deflate", raw_deflate), ("zstd", zstd.compress)],
 )
 def test_any_pieces_give_the_same_bytes_in_bounded_chunks(encoding, encode, piece_bytes):
     chunks = list(chunks_of(encoding, encode(PLAIN), piece_bytes))
@@ -36,9 +43,23 @@ def test_any_pieces_give_the_same_bytes_in_bounded_chunks(encoding, encode, piec
 
 
 @pytest.mark.parametrize("piece_bytes", [1, 1 << 20])
-@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "zstd"])
 @pytest.mark.parametrize("spoil", [lambda d: d[:-1], lambda d: d[:5], lambda d: d[:0], lambda d: d + b"x"])
 def test_what_is_cut_short_or_goes_on_is_malformed(encoding, piece_bytes, spoil):
-    data = {"gzip": gzip.compress, "deflate": zlib.compress}[encoding](PLAIN)
+    data = {"gzip": gzip.compress, "deflate": zlib.compress, "zstd": zstd.compress}[encoding](PLAIN)
     with pytest.raises(MalformedEncoding):
         list(chunks_of(encoding, spoil(data), piece_bytes))
+
+
+def test_a_zstd_frame_that_asks_for_a_larger_window_is_malformed():
+    options = {zstd.CompressionParameter.window_log: ZSTD_WINDOW_LOG_MAX + 1}
+    compressor = zstd.ZstdCompressor(options=options)
+    data = compressor.compress(PLAIN) + compressor.flush()
+    with pytest.raises(MalformedEncoding):
+        list(chunks_of("zstd", data, 1000))
+
+
+@pytest.mark.parametrize("frames", [2, 3])
+def test_more_than_one_zstd_frame_is_malformed(frames):
+    with pytest.raises(MalformedEncoding):
+        list(chunks_of("zstd", zstd.compress(b"{}") * frames, 1 << 20))

@@ -1,0 +1,161 @@
+"""How many connections each port carries, how long one may be slow, and what whoever is over it hears."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+
+import pytest
+
+from gateway.server import app, ops, turned_away
+from gateway.server.front import PortBounds
+from gateway.testing import answers
+from gateway.testing.harness import a_chat, running
+from gateway.testing.raw_client import RawClient
+from gateway.testing.scripted_engine import ScriptedEngine
+
+CHAT = "/v1/chat/completions"
+
+
+@pytest.fixture
+def ops_bounds(monkeypatch):
+    def state(connections_max=256, keepalive_s=75.0):
+        monkeypatch.setattr(app, "OPS_BOUNDS", PortBounds(connections_max, 32_768, keepalive_s))
+
+    return state
+
+
+async def sending_for_ever(client, data):
+    while True:
+        await client.send(data)
+        await asyncio.sleep(0)
+
+
+async def test_who_is_over_the_bound_hears_it_though_it_has_sent_a_whole_request(tmp_path):
+    async with (
+        ScriptedEngine(answers.completion()) as engine,
+        running(tmp_path, engine, limits={"connections_max": 1}) as gateway,
+        gateway.client() as first,
+    ):
+        await first.post(CHAT, a_chat())
+        assert (await first.read_answer()).status == 200
+        for _ in range(5):
+            async with gateway.client() as second:
+                await second.post(CHAT, a_chat(user="x" * 100_000))
+                answer = await second.read_answer()
+                assert (answer.status, answer.header("connection")) == (503, "close")
+                assert answer.header("server") == "gateway"
+                assert await second.read_end() == b""
+        assert await gateway.metric("gateway_connections_refused_total") == 5
+        await first.post(CHAT, a_chat())
+        assert (await first.read_answer()).status == 200
+
+
+async def test_who_is_over_the_bound_and_stays_or_sends_on_is_cut(tmp_path, monkeypatch):
+    monkeypatch.setattr(turned_away, "LINGER_S_MAX", 0.05)
+    async with (
+        ScriptedEngine() as engine,
+        running(tmp_path, engine, limits={"connections_max": 1}) as gateway,
+        gateway.client() as first,
+        gateway.client() as silent,
+        gateway.client() as flooding,
+    ):
+        await gateway.until(lambda: len(gateway.gateway._front.connections) == 1)
+        with pytest.raises(ConnectionError):
+            await sending_for_ever(flooding, b"x" * (1 << 20))
+        assert (await silent.read_answer()).status == 503
+        told = gateway.gateway._front.turned_away._told
+        await gateway.until(lambda: not told)
+        assert first.reader.at_eof() is False
+
+
+async def test_those_who_are_being_told_are_bounded_too(tmp_path, monkeypatch):
+    monkeypatch.setattr(turned_away, "TOLD_MAX", 2)
+    async with (
+        ScriptedEngine() as engine,
+        running(tmp_path, engine, limits={"connections_max": 1}) as gateway,
+        AsyncExitStack() as stack,
+    ):
+        clients = [await stack.enter_async_context(gateway.client()) for _ in range(5)]
+        await gateway.until_metric("gateway_connections_refused_total", 4)
+        ends = [await client.read_end() for client in clients[1:]]
+    assert sum(b" 503 " in end for end in ends) == 2
+    assert sorted(map(bool, ends)) == [False, False, True, True]
+
+
+async def test_the_ops_port_has_a_bound_of_its_own_and_says_so(tmp_path, ops_bounds):
+    ops_bounds(connections_max=2)
+    async with (
+        ScriptedEngine() as engine,
+        running(tmp_path, engine) as gateway,
+        RawClient(gateway.ops_port) as first,
+        RawClient(gateway.ops_port) as second,
+    ):
+        for client in (first, second):
+            await client.get("/healthz")
+            assert (await client.read_answer()).status == 200
+        async with RawClient(gateway.ops_port) as third:
+            await third.get("/healthz")
+            assert (await third.read_answer()).status == 503
+        await first.get("/metrics")
+        page = (await first.read_answer()).body
+    assert b"gateway_connections_refused_total 1" in page
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /healthz HTTP/1.1\r\nHost: 127", b"GET /healthz HTTP/1.1\r\nX: "])
+async def test_a_head_that_does_not_come_to_its_end_ends_the_ops_connection(tmp_path, ops_bounds, sent):
+    ops_bounds(keepalive_s=0.05)
+    async with (
+        ScriptedEngine() as engine,
+        running(tmp_path, engine) as gateway,
+        RawClient(gateway.ops_port) as client,
+    ):
+        await client.send(sent)
+        assert await client.read_end() == b""
+
+
+async def test_a_body_that_does_not_come_holds_no_ops_connection(tmp_path):
+    async with (
+        ScriptedEngine() as engine,
+        running(tmp_path, engine) as gateway,
+        RawClient(gateway.ops_port) as client,
+    ):
+        await client.send(client.head("POST", "/api/drain?off=1", {"Content-Length": "1000"}) + b"x")
+        answer = await client.read_answer()
+        assert (answer.status, answer.header("connection")) == (200, "close")
+        assert await client.read_end() == b""
+
+
+async def test_who_does_not_take_its_page_is_cut_from_the_ops_port(tmp_path, monkeypatch):
+    monkeypatch.setattr(ops, "STALL_S_MAX", 0.1)
+    async with (
+        ScriptedEngine() as engine,
+        running(tmp_path, engine) as gateway,
+        RawClient(gateway.ops_port, receive_buffer_bytes=4096) as client,
+        RawClient(gateway.ops_port) as other,
+    ):
+        client.writer.transport.pause_reading()
+        with pytest.raises(ConnectionError):
+            await sending_for_ever(client, client.head("GET", "/metrics", {}))
+        await other.get("/healthz")
+        assert (await other.read_answer()).status == 200
+        await gateway.until(lambda: len(gateway.gateway._ops_front.connections) == 1)
+
+
+async def test_the_ops_port_names_no_library_and_refuses_in_json(tmp_path):
+    async with ScriptedEngine() as engine, running(tmp_path, engine) as gateway:
+        async with RawClient(gateway.ops_port) as client:
+            await client.send(b"this is not HTTP\r\n\r\n")
+            malformed = await client.read_answer()
+            assert await gateway.metric("gateway_http_requests_total") == 0
+        async with RawClient(gateway.ops_port) as client:
+            await client.send(client.head("HEAD", "/metrics", {}))
+            head = await client.read_head()
+            await client.send(client.head("DELETE", "/metrics", {}))
+            wrong_method = await client.read_answer()
+            await client.get("/nothing")
+            unknown = await client.read_answer()
+    assert [answer.status for answer in (malformed, head, wrong_method, unknown)] == [400, 200, 405, 404]
+    assert {answer.header("server") for answer in (malformed, head, wrong_method, unknown)} == {"gateway"}
+    assert wrong_method.header("allow") == "GET"
+    assert all(answer.json()["error"]["message"] for answer in (malformed, wrong_method, unknown))
