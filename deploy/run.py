@@ -28,7 +28,7 @@ from deploy.first_files import FilesError, Upstream
 from deploy.welcome import Served, welcome
 
 VAR = REPOSITORY / "var"
-READY_S_MAX = 30.0
+READY_S_MAX = 60.0
 END_S_MAX = 10.0
 POLL_S = 0.2
 

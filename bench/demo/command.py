@@ -62,7 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--policy", default="short-first", metavar="NAME", help="(default short-first)")
     parser.add_argument("--profile", choices=list(PROFILES), default="h200", help="of the engine (default h200)")
     parser.add_argument("--seconds", type=positive, default=20.0, metavar="S", help="of each arm (default 20)")
-    parser.add_argument("--request-rate", type=positive, default=9.0, metavar="R", help="requests/s (default 9)")
+    parser.add_argument("--request-rate", type=positive, default=11.0, metavar="R", help="requests/s (default 11)")
     parser.add_argument("--seed", type=int, default=1, help="of arrivals and prompts (default 1)")
     parser.add_argument("--out", type=Path, default=Path("gateway-demo"), metavar="DIR", help="(default gateway-demo)")
     return parser
@@ -83,6 +83,8 @@ def _demonstrate(args: argparse.Namespace) -> int:
 
 def _show(stage: Stage, compared: Compared, args: argparse.Namespace) -> None:
     title = f"{args.policy} against {BASELINE}, {args.request_rate:g} requests/s"
+    if not all(result.verdict.valid for result in compared.results):
+        title += " (INVALID: the client was late, or more; see the records)"
     engine = f"The engine is {PROFILES[args.profile].about}: figures of the embedded engine, not of a real one."
     print("\n" + summary(compared, args.policy))
     print(f"\n{engine}")
