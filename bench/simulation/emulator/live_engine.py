@@ -139,12 +139,19 @@ class LiveEngine:
         lag_s = max(0.0, self._clock() - flying.ends_at)
         self._free_at = flying.ends_at
         if frozen or lag_s > LAG_S_MAX:
-            self._free_at += lag_s
+            self._give_up(lag_s)
         if lag_s > LAG_S_MAX and not frozen:
             self._tell_lost(lag_s)
         self._engine.end(flying.step)
         self._hand_on(flying, 0.0 if frozen else lag_s)
         self._show_load()
+
+    def _give_up(self, lag_s: float) -> None:
+        """Move the model's time up to the clock: what is in flight ends later by as much."""
+        self._free_at += lag_s
+        self._in_flight = deque(
+            _Flying(step, begins_at + lag_s, ends_at + lag_s) for step, begins_at, ends_at in self._in_flight
+        )
 
     def _hand_on(self, flying: _Flying, lag_s: float) -> None:
         """Tell every request what the step brought it, in one go, and book it."""

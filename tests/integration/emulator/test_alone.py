@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -181,11 +182,17 @@ async def test_times_in_the_metrics_are_the_models_own(monkeypatch):
         assert await engine.metric("emulator:lost_seconds_total") == 0
 
 
-async def test_being_late_is_counted_and_told(monkeypatch):
+@pytest.mark.parametrize("scheduling", ["--async-scheduling", "--no-async-scheduling"])
+async def test_being_late_is_counted_once_and_told(monkeypatch, scheduling):
     monkeypatch.setattr(live_engine, "LAG_S_MAX", 0.0)
-    async with serving() as engine:
-        await engine.complete(max_tokens=50)
-        assert await engine.metric("emulator:lost_seconds_total") > 0
+    async with serving(scheduling) as engine:
+        began_at = time.perf_counter()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(engine.complete(max_tokens=50))
+            await engine.until_metric("vllm:num_requests_running", 1)
+            time.sleep(0.3)  # noqa: ASYNC251 - what makes it late
+        passed_s = time.perf_counter() - began_at
+        assert 0 < await engine.metric("emulator:lost_seconds_total") < passed_s
         assert await engine.metric("emulator:step_lag_seconds_count") == 50
         assert [text for text in engine.said if text.startswith("late by")]
 

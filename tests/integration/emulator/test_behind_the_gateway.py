@@ -128,7 +128,7 @@ async def test_the_engine_lets_go_of_a_client_that_leaves(engine, tmp_path, stre
     await engine.idle()
     async with before(tmp_path, engine) as gateway:
         async with gateway.client() as client:
-            body = {"model": engine.model, "prompt": "x", "max_tokens": 9000, "ignore_eos": True, "stream": stream}
+            body = {"model": engine.model, "prompt": "x", "max_tokens": 4000, "ignore_eos": True, "stream": stream}
             await client.post("/v1/completions", body)
             await engine.until_metric("vllm:num_requests_running", lambda value: value == 1)
             client.reset()
