@@ -16,6 +16,7 @@ from gateway.strict_yaml import ConfigError
 
 _EXAMPLE = """\
 examples:
+  gateway demo
   gateway keys new --service-class interactive --tenant acme --append keys.yaml
   gateway check --config gateway.yaml --engines
   gateway serve --config gateway.yaml
@@ -39,8 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: list[str]) -> int:
-    if arguments[:1] == [bench.NAME]:
-        return bench.run(arguments[1:])
+    if arguments and arguments[0] in bench.NAMES:
+        return bench.run(arguments[0], arguments[1:])
     try:
         parser = _parser()
         if not arguments:
