@@ -18,7 +18,7 @@ COMPILE := .cache/pins/bin/uv pip compile $(PINS_FLAGS) --quiet --universal --py
 
 help:
 	@echo 'make run           set up, and serve on 127.0.0.1:8080 (ops on 127.0.0.1:9090) in front of ENGINE_URL=http://host:port,'
-	@echo '                   or of a real vLLM on this CPU, installed at the first run'
+	@echo '                   or of the embedded engine, an emulator of vLLM on ENGINE_PORT=8000 with ENGINE_FLAGS'
 	@echo 'make test          set up, and run every check and every test, those on the real vLLM too'
 	@echo 'make check         the quick gate: format, lint, types, layering, unit and property tests'
 	@echo 'make cover         every branch of the core is reached by its unit tests, or this fails'

@@ -23,6 +23,7 @@ from gateway.core.line import is_half_late
 from gateway.core.plan import Plan
 from gateway.core.refusals import Refusals, no_engine
 from gateway.core.repeats import Repeats
+from gateway.core.standing import Ahead
 from gateway.core.steptime import PrefillSample, StepModel
 from gateway.core.tenants import Tenants
 from gateway.core.ticket import (
@@ -56,6 +57,7 @@ from gateway.core.types import (
 )
 from gateway.core.waiting import Waiting
 
+STANDINGS_MAX = 8
 _CUT = frozenset({Outcome.CLIENT_GONE, Outcome.TIMED_OUT})
 _EMPTY_LINE = LineSnapshot(requests=0, prompt_tokens=0, body_bytes=0, oldest_offered_at=None)
 
@@ -147,7 +149,7 @@ class Admission:
                 self._refund(ticket, output_tokens)
         ticket.state = ENDED
         self._tenants.forget_if_idle(ticket.tenant)
-        events.append(Finished(ticket, outcome, waited_s))
+        events.append(Finished(ticket, outcome, waited_s, output_tokens))
         self._go_on(now, events)
         return events
 
@@ -237,6 +239,16 @@ class Admission:
     def step_models(self) -> Mapping[str, StepModel]:
         """Return how long steps take at each engine, as it is known now."""
         return {name: self._fleet[name].fit.model for name in self._fleet.names()}
+
+    @property
+    def fleet(self) -> Fleet:
+        """The engines, to look at."""
+        return self._fleet
+
+    def standing(self, ticket: Ticket) -> Ahead:
+        """Return what stands in the ticket's way now: its line, and the budgets of the first few engines."""
+        in_line, in_lane = self._waiting.beside(ticket.assignment), self._lanes[ticket.assignment.length_class].requests
+        return Ahead(in_line, in_lane, self._fleet.standings(ticket, STANDINGS_MAX))
 
     def snapshot(self) -> Snapshot:
         """Return what waits and what runs now; every class of the plan is present, also at 0."""
@@ -352,7 +364,7 @@ class Admission:
         assignment, tenant = ticket.assignment, ticket.tenant
         self._lanes[assignment.length_class].serve(ticket)
         self._waiting.leave(ticket, now, served=True)
-        engine.take(ticket, now)
+        self._fleet.take(ticket, engine, now)
         ticket.state, ticket.engine, ticket.dispatched_at = RUNNING, engine.name, now
         self._running[ticket.id] = ticket
         tenant.running += 1

@@ -9,7 +9,7 @@ Sets of budgets are bit masks, and what fits is found by five comparisons: this 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
 
 from gateway.core.plan import AdmissionKind, AdmissionPlan, KvBudget
@@ -199,6 +199,12 @@ class Ledger:
             own.kv_tokens -= kv_tokens
             self.slots -= sequences
             self.kv_tokens -= kv_tokens
+
+    def amounts(self) -> tuple[Sequence[int], Mapping[Budget, int]]:
+        """Return what is used now, in the order of budgets, and what is allowed; neither changes any more."""
+        short, long = self._sides
+        slots, kv_tokens = (self.slots, short.slots, long.slots), (self.kv_tokens, short.kv_tokens, long.kv_tokens)
+        return (long.prefill, short.prefill, *slots, *kv_tokens), self._caps
 
     @property
     def short_prefill_tokens(self) -> int:

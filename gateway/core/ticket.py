@@ -169,11 +169,13 @@ class Finished(NamedTuple):
     """A ticket ended by its own end (not by Refused): all its charges have gone back.
 
     waited_s: seconds in line, where it left while it waited; None where it was at an engine.
+    output_tokens: what the engine generated, over all sequences; None: not known.
     """
 
     ticket: Ticket
     outcome: Outcome
     waited_s: float | None
+    output_tokens: int | None = None
 
 
 Event = Queued | Dispatched | Proceed | Recalled | SliceEnded | Refused | FirstToken | Finished

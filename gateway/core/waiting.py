@@ -92,6 +92,10 @@ class Waiting:
             observed=observed,
         )
 
+    def beside(self, assignment: Assignment) -> int:
+        """Return how many wait in the assignment's class and length."""
+        return self.share(assignment).requests
+
     def next_deadline(self) -> float:
         """Return the earliest deadline; infinity: nothing waits."""
         first = self._deadlines.first

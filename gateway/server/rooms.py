@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from gateway.core.plan import Plan
 from gateway.core.types import Reason, Refusal
 from gateway.counting.counter import TokenCounter
+from gateway.engines.canary import Canary
 from gateway.engines.pool import Pools
 from gateway.engines.watch import EngineWatch
 from gateway.identity.keyring import Keyring
@@ -23,6 +24,7 @@ from gateway.server.gate import Gate
 from gateway.server.intake import IntakeBounds
 from gateway.server.kept_responses import KeptResponses
 from gateway.server.refusing import Refusing
+from gateway.server.shadows import Shadows
 from gateway.server.upstream import Upstream
 
 
@@ -39,12 +41,14 @@ class Rooms:
     pools: Pools
     counters: Mapping[str, TokenCounter]
     gates: dict[str, Gate]
+    canary: Canary
     watches: dict[str, EngineWatch]
     upstream: Upstream
     observer: Observer
     clock: LoopClock
     ending: Ending
     kept_responses: KeptResponses
+    shadows: Shadows
     intake: IntakeBounds
     allowed_engine_fields: frozenset[str]
     client_stall_s: float
