@@ -103,10 +103,9 @@ class Admission:
         lane = self._lanes[assignment.length_class]
         lane.append(ticket)
         # Otherwise nothing can go that could not go before.
-        if self._may_go() or fleet.divides:
-            head = lane.head(now)
-            if head is ticket or (head is not None and head.assignment.engine is not None):
-                self._dispatch(now, events)
+        head = lane.head(now) if self._may_go() or fleet.divides else None
+        if head is not None and (head is ticket or head.assignment.engine is not None):
+            self._dispatch(now, events)
         if ticket.state is WAITING:
             self._seat(ticket, now, events)
         return ticket, events
@@ -320,8 +319,7 @@ class Admission:
         if fleet.next_change_at() <= now:
             fleet.settle(now)
         while heads := lanes.heads(now):
-            choice = fleet.choose(heads)
-            if choice is None:
+            if (choice := fleet.choose(heads)) is None:
                 if lanes.pass_over_bound(heads):
                     continue
                 break
