@@ -57,13 +57,12 @@ from gateway.core.types import (
 )
 from gateway.core.waiting import Waiting
 
-STANDINGS_MAX = 8
 _CUT = frozenset({Outcome.CLIENT_GONE, Outcome.TIMED_OUT})
 _EMPTY_LINE = LineSnapshot(requests=0, prompt_tokens=0, body_bytes=0, oldest_offered_at=None)
 
 
 class Admission:
-    """One pool. On one event loop every call is atomic, so there are no locks."""
+    """One pool. On one event loop every call is atomic, so there are no locks. fleet: the engines, to look at."""
 
     def __init__(self, plan: Plan, engines: Sequence[EngineSpec], seed: int = 0) -> None:
         self._offers = 0
@@ -75,7 +74,7 @@ class Admission:
         self._running: dict[int, Ticket] = {}
         self._drain_at: float | None = None
         self._plan = plan
-        self._fleet = Fleet(engines, plan)
+        self.fleet = self._fleet = Fleet(engines, plan)
         self._lanes = Lanes(plan)
 
     # ── what the gate calls ──
@@ -239,15 +238,10 @@ class Admission:
         """Return how long steps take at each engine, as it is known now."""
         return {name: self._fleet[name].fit.model for name in self._fleet.names()}
 
-    @property
-    def fleet(self) -> Fleet:
-        """The engines, to look at."""
-        return self._fleet
-
     def standing(self, ticket: Ticket) -> Ahead:
         """Return what stands in the ticket's way now: its line, and the budgets of the first few engines."""
         in_line, in_lane = self._waiting.beside(ticket.assignment), self._lanes[ticket.assignment.length_class].requests
-        return Ahead(in_line, in_lane, self._fleet.standings(ticket, STANDINGS_MAX))
+        return Ahead(in_line, in_lane, self._fleet.standings(ticket))
 
     def snapshot(self) -> Snapshot:
         """Return what waits and what runs now; every class of the plan is present, also at 0."""
