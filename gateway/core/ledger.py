@@ -57,25 +57,29 @@ def caps_of(admission: AdmissionPlan, limits: EngineLimits) -> dict[Budget, int]
     caps: dict[Budget, int] = {}
     if admission.kind is AdmissionKind.NONE:
         return caps
-    bounds = (admission.slots.total if admission.slots else None, limits.max_num_seqs)
-    total = min((bound for bound in bounds if bound is not None), default=None)
-    if total is not None:
-        caps[Budget.SLOTS] = total
+    assert admission.slots is not None
+    total = caps[Budget.SLOTS] = sequences_of(admission, limits)
     if admission.kind is AdmissionKind.SLOTS:
         return caps
     if admission.long_prefills_max is not None:
         caps[Budget.LONG_PREFILLS] = admission.long_prefills_max
     if admission.short_prefill_tokens_max is not None:
         caps[Budget.SHORT_PREFILL_TOKENS] = admission.short_prefill_tokens_max
-    if total is not None and admission.slots is not None:
-        caps[Budget.SHORT_SLOTS] = max(1, total - admission.slots.long_reserve)
-        caps[Budget.LONG_SLOTS] = max(1, total - admission.slots.short_reserve)
+    caps[Budget.SHORT_SLOTS] = max(1, total - admission.slots.long_reserve)
+    caps[Budget.LONG_SLOTS] = max(1, total - admission.slots.short_reserve)
     if limits.kv_tokens is not None:
         caps[Budget.KV_TOKENS] = limits.kv_tokens
         kept = kv_reserves(admission, limits.kv_tokens)
         caps[Budget.SHORT_KV_TOKENS] = max(1, limits.kv_tokens - kept.long_reserve_tokens)
         caps[Budget.LONG_KV_TOKENS] = max(1, limits.kv_tokens - kept.short_reserve_tokens)
     return caps
+
+
+def sequences_of(admission: AdmissionPlan, limits: EngineLimits) -> int:
+    """Return the sequences that a plan with a gate lets an engine run: the smaller of the plan's and the engine's."""
+    assert admission.slots is not None, "only a plan without a gate has none"
+    total = admission.slots.total
+    return total if limits.max_num_seqs is None else min(total, limits.max_num_seqs)
 
 
 def kv_reserves(admission: AdmissionPlan, kv_tokens: int) -> KvBudget:

@@ -23,9 +23,6 @@ class Waiting:
         self._shares: dict[str, tuple[Share, Share]] = {}
         self._deadlines: LazyHeap[Ticket] = LazyHeap()
 
-    def __len__(self) -> int:
-        return len(self._deadlines)
-
     def __contains__(self, ticket: Ticket) -> bool:
         return ticket in self._deadlines
 

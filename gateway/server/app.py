@@ -31,7 +31,7 @@ from gateway.server.connector import engine_session
 from gateway.server.counters import Counters
 from gateway.server.draining import Draining
 from gateway.server.ending import Ending
-from gateway.server.front import Front, PortBounds
+from gateway.server.front import HAS_COMPILED_PARSER, Front, PortBounds
 from gateway.server.handlers import Handlers
 from gateway.server.in_force import InForce
 from gateway.server.intake import IntakeBounds
@@ -230,6 +230,10 @@ async def serve(configured: Configured, read: Read) -> int:
     loop.add_signal_handler(signal.SIGHUP, log.warning, "not_serving_yet")  # by default it would kill us
     open_files.raise_limit(settings.limits.connections_max)
     try:
+        if not HAS_COMPILED_PARSER:
+            fix = "Install aiohttp with its compiled part, and leave AIOHTTP_NO_EXTENSIONS unset"
+            log.error("cannot_start", problem="aiohttp has no compiled HTTP parser here", fix=fix)
+            return 1
         keyring = await asyncio.to_thread(wiring.keyring, settings, configured.plan)
         async with AsyncExitStack() as stack:
             try:

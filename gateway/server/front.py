@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import structlog
-from aiohttp import web
+from aiohttp import http_parser, web
 from aiohttp.web_protocol import RequestHandler
 
 from gateway.core.types import Reason, Refusal
@@ -27,6 +27,9 @@ _CRASHED = (
     b'{"error":{"message":"The gateway failed on this request.","type":"api_error","param":null,'
     b'"code":"internal_error"}}'
 )
+
+# aiohttp's parser in Python reads some requests otherwise than the compiled one, and takes what that one refuses.
+HAS_COMPILED_PARSER = http_parser.HttpRequestParser is not http_parser.HttpRequestParserPy
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 

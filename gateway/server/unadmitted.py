@@ -23,7 +23,7 @@ from gateway.server.rooms import Rooms
 from gateway.server.upstream import Outgoing, Reply
 from gateway.server.visit import Visit
 from gateway.wire import requests
-from gateway.wire.dialects import Route
+from gateway.wire.dialects import Route, request_id_headers
 from gateway.wire.headers import client_headers, engine_headers
 from gateway.wire.sse import StreamTap
 
@@ -114,7 +114,7 @@ async def _relay(reply: Reply, visit: Visit) -> None:
     reply.began()
     is_stream = reply.is_event_stream and reply.status == 200
     client.tap = tap = StreamTap(visit.dialect) if is_stream else None
-    headers = [*client_headers(reply.headers, stream=is_stream), ("x-request-id", visit.request_id)]
+    headers = client_headers(reply.headers, stream=is_stream) + request_id_headers(visit.dialect, visit.request_id)
     await client.commit(reply.status, headers, content_length=reply.content_length)
     while chunk:
         if tap is not None:

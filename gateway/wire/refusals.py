@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gateway.core.types import LengthClass, Reason, Refusal
-from gateway.wire.dialects import Dialect
+from gateway.wire.dialects import Dialect, request_id_headers
 
 RETRY_AFTER_S_MIN = 1
 RETRY_AFTER_S_MAX = 60
@@ -100,7 +100,7 @@ def render(
     )
     headers = {
         "Content-Type": "application/json",
-        "x-request-id": request_id,
+        **dict(request_id_headers(dialect, request_id)),
         "x-gateway-reason": refusal.reason.value,
         "x-should-retry": "true" if row.retryable else "false",
     }
