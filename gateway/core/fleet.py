@@ -231,4 +231,5 @@ def _snapshot(engine: Engine, running: Mapping[tuple[str, LengthClass], int]) ->
         kv_reserved_tokens=ledger.kv_tokens,
         budgets=ledger.budgets(),
         weight=engine.weight,
+        dividing=engine.dividing(),
     )

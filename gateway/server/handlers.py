@@ -42,6 +42,7 @@ from gateway.wire.dialects import RESPONSES, Dialect, PromptForm, Route, WrongMe
 from gateway.wire.headers import engine_headers
 from gateway.wire.requests import BadRequest, Call
 from gateway.wire.targets import origin_form
+from gateway.wire.twins import stated_ids, twin
 
 _FAULTS_OF_THE_PROMPT = frozenset({Reason.BAD_REQUEST, Reason.CONTEXT_LENGTH})
 _REFUSED = (Refusing, CredentialRefused, BadRequest, Uncountable, AdmissionRefused, EngineFailure)
@@ -230,7 +231,9 @@ class Handlers:
         ids = await self._rooms.counters[pool.name].prompt_ids(call)
         if ids is None or len(ids) != shape.prompt_tokens:
             return None, False
-        return Prompt(call.model, ids, call.members.get("cache_salt")), True
+        is_stated = stated_ids(call) is not None
+        made = await of_body(len(call.body), twin, call)
+        return Prompt(call.model, ids, made, call.members.get("cache_salt"), is_stated), True
 
     async def _measure(self, exchange: Exchange, pool: Pool, call: Call, context_tokens: int | None) -> Shape:
         rooms = self._rooms

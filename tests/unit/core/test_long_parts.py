@@ -39,6 +39,7 @@ class Parts:
             self.admission.calibrated("a", probes)
         self.now = 1_000_000.0
         self.out, self.done, self.results, self.recalled = {}, {}, [], []
+        self.mode, self.asked = mode, []
 
     @property
     def model(self):
@@ -47,6 +48,8 @@ class Parts:
     def follow(self, events):
         for event in events:
             match event:
+                case Dispatched(ticket=ticket, divided=True) if self.mode is LongPrefillMode.SLICED:
+                    self.asked.append(ticket)
                 case Proceed(ticket=ticket, prefix_tokens=prefix):
                     assert ticket not in self.out
                     self.out[ticket] = prefix
@@ -57,6 +60,8 @@ class Parts:
                     self.results.append((ticket, result))
                 case _:
                     pass
+        while self.asked:  # the engine would take whatever it is asked about
+            self.follow(self.admission.accepted(self.asked.pop(), self.now, is_accepted=True))
         return events
 
     def offer(self, prompt_tokens, **kwargs):
@@ -302,7 +307,7 @@ def test_after_three_failures_long_prompts_go_whole_and_say_so_but_for_a_probe_a
     assert parts.results[-1] == (again, FALLBACK)
 
 
-def test_a_probe_whose_cache_holds_ends_the_fallback():
+def test_a_probe_whose_cache_holds_to_its_answer_ends_the_fallback():
     parts = Parts()
     for _ in range(3):
         failing = parts.long()
@@ -310,10 +315,8 @@ def test_a_probe_whose_cache_holds_ends_the_fallback():
         parts.answer(failing)
     parts.after(60.0)
     probe = parts.long()
-    parts.end_slice(probe)
-    parts.end_slice(probe, cached=parts.done[probe])
-    parts.finish(probe, Outcome.CLIENT_GONE)
-    parts.after(5.0)
+    parts.to_its_request(probe, cached=LONG)
+    parts.answer(probe)
     assert parts.long() in parts.out
 
 
