@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from gateway.cli import bench, check, keys, policies, serve, status
+from gateway.cli import bench, check, explain, keys, policies, serve, shadow, status
 from gateway.observe.release import RELEASE
 from gateway.strict_yaml import ConfigError
 
@@ -63,7 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"gateway {RELEASE}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in (serve, check, status, keys, policies, bench):
+    for command in (serve, check, status, explain, shadow, keys, policies, bench):
         command.register(commands)
     return parser
 
