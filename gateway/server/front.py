@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import structlog
 from aiohttp import HttpVersion10, HttpVersion11, http_parser, web
-from aiohttp.web_protocol import RequestHandler
+from aiohttp.web_protocol import RequestHandler, RequestPayloadError, _ErrInfo
 
 from gateway.core.types import Reason, Refusal
 from gateway.server.downstream import AnswerBrokenOff
@@ -106,6 +106,22 @@ class FrontConnection(RequestHandler):
         self._front.refused()
         self._force_close = True
         self._front.turned_away.take(cast("asyncio.Transport", transport))
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._messages and isinstance(self._messages[-1][0], _ErrInfo):
+            self._break_body_off()
+
+    def _break_body_off(self) -> None:
+        """Tell whoever reads the body under way that its framing went wrong.
+
+        aiohttp tells it to whoever awaits the next request alone, and lets the reader of this body wait.
+        """
+        current = self._current_request
+        body = self._messages[-2][1] if len(self._messages) > 1 else None if current is None else current.content
+        if body is not None and not body.is_eof() and body.exception() is None:
+            body.set_exception(RequestPayloadError("the body's framing is wrong"))
+            body.feed_eof()  # nothing of it comes any more: aiohttp is not to wait for a rest
 
     def pause_reading(self) -> None:
         """Stop reading for a slow request body; a connection that cannot be read cannot tell that its client left.

@@ -68,6 +68,26 @@ async def test_what_could_be_read_in_two_ways_is_400_and_nothing_behind_it_is_re
     assert len(engine.posts) == 1
 
 
+async def test_framing_that_goes_wrong_inside_of_a_body_ends_it_at_once(tmp_path):
+    """Not when the body's time is up: whoever reads it hears of what came in a later segment."""
+    async with ScriptedEngine() as engine, running(tmp_path, engine) as gateway:
+        for well, wrong in (
+            (chunk(BODY[:10]), b"zz\r\n"),
+            (b"5\r\nabcde", b"XX"),
+            (chunk(BODY) + b"0\r\n", b"no colon\r\n\r\n"),
+            (chunk(BODY) + b"0\r\n", b"Content-Length: 5\r\n\r\n"),
+        ):
+            async with gateway.client() as client:
+                await client.send(head(CHUNKED) + well)
+                await gateway.until(lambda: len(gateway.exchanges) == 1)
+                await client.send(wrong + SMUGGLED)
+                answer = await client.read_answer()
+                assert (answer.status, answer.json()["error"]["code"]) == (400, "malformed_body"), wrong
+                assert await client.read_end() == b""
+        assert await gateway.metric("gateway_requests_total", outcome="refused") == 4
+    assert not engine.posts
+
+
 async def test_an_upgrade_that_is_asked_for_is_not_made_and_the_connection_serves_on(tmp_path):
     async with (
         ScriptedEngine(answers.completion()) as engine,
