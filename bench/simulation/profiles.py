@@ -17,7 +17,10 @@ from bench.strict_yaml import read
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """The defaults of vLLM 0.32 on such a machine, where the flags say nothing, and the cost of a step."""
+    """The defaults of vLLM 0.32 on such a machine, where the flags say nothing, and the cost of a step.
+
+    request_s: what a request takes beside its steps; an emulator has that of its own.
+    """
 
     name: str
     about: str
@@ -27,6 +30,7 @@ class Profile:
     block_tokens: int
     kv_tokens: int
     async_scheduling: bool
+    request_s: float
 
 
 PROFILES = {
@@ -41,6 +45,7 @@ PROFILES = {
             block_tokens=16,
             kv_tokens=800_000,
             async_scheduling=True,
+            request_s=0.004,
         ),
         Profile(
             name="cpu",
@@ -51,6 +56,7 @@ PROFILES = {
             block_tokens=128,
             kv_tokens=1_048_576,
             async_scheduling=False,
+            request_s=0.0103,
         ),
     )
 }
@@ -65,6 +71,7 @@ class _Calibration(BaseModel):
 
     model: str
     max_num_batched_tokens: Annotated[int, Field(ge=1)] | None = None
+    request_s: _Estimate
     base_s: _Estimate
     per_token_s: _Estimate
     per_token_context_s: _Estimate
@@ -83,5 +90,6 @@ def calibrated(profile: Profile, path: Path) -> Profile:
         name=path.name,
         about=f"a model of {said.model}, from the calibration {path.name}",
         step_time=step_time,
+        request_s=said.request_s.value,
         max_num_batched_tokens=said.max_num_batched_tokens or profile.max_num_batched_tokens,
     )

@@ -23,6 +23,7 @@ from gateway.core.line import is_half_late
 from gateway.core.plan import Plan
 from gateway.core.refusals import Refusals, no_engine
 from gateway.core.repeats import Repeats
+from gateway.core.standing import Ahead
 from gateway.core.steptime import PrefillSample, StepModel
 from gateway.core.tenants import Tenants
 from gateway.core.ticket import (
@@ -59,7 +60,7 @@ _EMPTY_LINE = LineSnapshot(requests=0, prompt_tokens=0, body_bytes=0, oldest_off
 
 
 class Admission:
-    """One pool. On one event loop every call is atomic, so there are no locks."""
+    """One pool. On one event loop every call is atomic, so there are no locks. fleet: the engines, to look at."""
 
     def __init__(self, plan: Plan, engines: Sequence[EngineSpec], seed: int = 0) -> None:
         self._offers = 0
@@ -71,7 +72,7 @@ class Admission:
         self._running: dict[int, Ticket] = {}
         self._drain_at: float | None = None
         self._plan = plan
-        self._fleet = Fleet(engines, plan)
+        self.fleet = self._fleet = Fleet(engines, plan)
         self._lanes = Lanes(plan)
 
     # ── what the gate calls ──
@@ -99,7 +100,8 @@ class Admission:
         lane = self._lanes[assignment.length_class]
         lane.append(ticket)
         # Otherwise nothing can go that could not go before.
-        if (self._may_go() or fleet.divides) and lane.head(now) is ticket:
+        head = lane.head(now) if self._may_go() or fleet.divides else None
+        if head is not None and (head is ticket or head.assignment.engine is not None):
             self._dispatch(now, events)
         if ticket.state is WAITING:
             self._seat(ticket, now, events)
@@ -143,7 +145,7 @@ class Admission:
                 self._refund(ticket, output_tokens)
         ticket.state = ENDED
         self._tenants.forget_if_idle(ticket.tenant)
-        events.append(Finished(ticket, outcome, waited_s))
+        events.append(Finished(ticket, outcome, waited_s, output_tokens))
         self._go_on(now, events)
         return events
 
@@ -240,6 +242,11 @@ class Admission:
         """Return how long steps take at each engine, as it is known now."""
         return {name: self._fleet[name].fit.model for name in self._fleet.names()}
 
+    def standing(self, ticket: Ticket) -> Ahead:
+        """Return what stands in the ticket's way now: its line, and the budgets of the first few engines."""
+        in_line, in_lane = self._waiting.beside(ticket.assignment), self._lanes[ticket.assignment.length_class].requests
+        return Ahead(in_line, in_lane, self._fleet.standings(ticket))
+
     def snapshot(self) -> Snapshot:
         """Return what waits and what runs now; every class of the plan is present, also at 0."""
         empty = {(name, length): _EMPTY_LINE for name in self._plan.classes for length in LengthClass}
@@ -263,7 +270,7 @@ class Admission:
     def _refused_at_arrival(self, ticket: Ticket, now: float) -> Refusal | None:
         if self._drain_at is not None:
             return self._refusals.draining(ticket)
-        if not self._fleet.any_up:
+        if not self._fleet.may_serve(ticket.assignment):
             return no_engine()
         early = self._plan.early_rejection
         return None if early is None else self._early.at_arrival(ticket, early.confidence, now)
@@ -309,7 +316,11 @@ class Admission:
         fleet, lanes = self._fleet, self._lanes
         if fleet.next_change_at() <= now:
             fleet.settle(now)
-        while (choice := fleet.choose(lanes.heads(now))) is not None:
+        while heads := lanes.heads(now):
+            if (choice := fleet.choose(heads)) is None:
+                if lanes.pass_over_bound(heads):
+                    continue
+                break
             ticket, engine = choice
             hopeless = self._refused_at_dispatch(ticket, engine, now)
             if hopeless is None:
@@ -318,6 +329,7 @@ class Admission:
                 events.append(self._refuse(ticket, hopeless, now))
             if not self._may_go():
                 break
+        lanes.resume()
         if fleet.divides:  # after everything else that happens now
             in_line = self._lanes[SHORT].head(now) is not None
             for each in fleet.dividing():
@@ -340,7 +352,7 @@ class Admission:
         assignment, tenant = ticket.assignment, ticket.tenant
         self._lanes[assignment.length_class].serve(ticket)
         self._waiting.leave(ticket, now, served=True)
-        engine.take(ticket, now)
+        self._fleet.take(ticket, engine, now)
         ticket.state, ticket.engine, ticket.dispatched_at = RUNNING, engine.name, now
         self._running[ticket.id] = ticket
         tenant.running += 1

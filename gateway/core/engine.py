@@ -18,10 +18,10 @@ from gateway.core.drift import Drift
 from gateway.core.estimate import Quantile
 from gateway.core.feedback import LongControl
 from gateway.core.lazy_heap import LazyHeap
-from gateway.core.ledger import NO_LONG_PREFILL, Budget, Ledger, caps_of
+from gateway.core.ledger import EVERYTHING, NO_LONG_PREFILL, Budget, Ledger, caps_of
 from gateway.core.plan import LongPrefill, LongPrefillMode, NonStreamRelease, Plan
 from gateway.core.slices import Course, slice_end
-from gateway.core.steptime import PrefillSample, StepFit
+from gateway.core.steptime import Fit, PrefillSample, StepFit
 from gateway.core.ticket import RUNNING, Assignment, DividingChanged, Event, Proceed, Recalled, Ticket
 from gateway.core.types import SHORT, DividingSnapshot, EngineLoad, EngineSpec, LengthClass
 
@@ -72,11 +72,12 @@ class Engine:
         "paused_until",
         "retired",
         "up",
+        "weight",
     )
 
     def __init__(self, spec: EngineSpec, plan: Plan, due: LazyHeap[Due]) -> None:
         self.name = spec.name
-        self.fit = StepFit()
+        self.fit: Fit = StepFit()
         self.courses = Courses()
         self._hold_end = HoldEnd(spec.name)
         self.ledger = Ledger({})
@@ -95,6 +96,7 @@ class Engine:
     def configure(self, spec: EngineSpec, plan: Plan) -> None:
         """Take the limits of `spec` and the budgets of `plan`; what was learned of the engine stays."""
         self.limits = spec.limits
+        self.weight = spec.weight
         self._chunk_tokens = spec.limits.chunk_tokens
         self._plan = plan
         self.courses.configure(spec.limits)
@@ -109,6 +111,9 @@ class Engine:
 
     def lacking(self, ticket: Ticket) -> int:
         """Return the budgets that stand in the ticket's way, as a mask; 0: it can be sent now."""
+        only_at = ticket.assignment.engine
+        if only_at is not None and only_at != self.name:
+            return EVERYTHING
         needs = ticket.needs
         mask = self.ledger.lacking(needs)
         if self._long_pause is not None and needs[0]:
