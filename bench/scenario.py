@@ -22,6 +22,7 @@ from typing import Annotated, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from bench.corpus.tokenizer import PromptForm
+from bench.simulated import SimulatedArm, Simulation
 from bench.strict_yaml import read
 from bench.trace.arrivals import ARRIVALS_MAX, TOKENS_MAX
 
@@ -42,10 +43,11 @@ class Arm(_Strict):
     """One target of the comparison; the first arm is what the others are compared with."""
 
     name: ArmName
-    base_url: str
+    base_url: str = ""
     credentials: dict[ClassName, EnvName] = {}
     priority: dict[ClassName, Int64] = {}
     engine_metrics_url: str | None = None
+    simulated: SimulatedArm | None = None
 
 
 class Length(_Strict):
@@ -88,6 +90,7 @@ class Scenario(_Strict):
     lag_tolerance_ms: Positive = 50.0
     cache_salt: bool = True
     metadata: dict[str, str] = {}
+    simulation: Simulation = Simulation()
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

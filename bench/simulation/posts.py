@@ -43,7 +43,7 @@ class Engine(Protocol):
 class Caller:
     """One request to come. at_s: after the start. leaves_after_s: its client goes away then, if it still waits or runs.
 
-    is_bad: an engine refuses it as soon as it is judged.
+    is_bad: an engine refuses it as soon as it is judged. priority: sent to the engine instead of the plan's.
     """
 
     at_s: float
@@ -53,6 +53,7 @@ class Caller:
     tenant: str = "acme"
     leaves_after_s: float | None = None
     is_bad: bool = False
+    priority: int | None = None
 
 
 @dataclass(eq=False, slots=True)
@@ -114,7 +115,8 @@ class Run:
 class Post:
     """One engine at work: the steps in flight, and what is to be told it at the next step border.
 
-    run: steps that the engine has not been told of yet; none is in in_flight meanwhile. epoch: of its process; what was under way in another is lost. cut_at: when something was aborted here last.
+    run: steps that the engine has not been told of yet; none is in in_flight meanwhile. epoch: of its
+    process; what was under way in another is lost. cut_at: when something was aborted here last.
     """
 
     name: str

@@ -5,14 +5,16 @@ Owns the figures. Each is a model of an engine and no measurement of one, whatev
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from bench.simulation.steps import StepTime
 from bench.strict_yaml import read
+
+End = Literal["value", "low", "high"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,10 @@ class Profile:
     kv_tokens: int
     async_scheduling: bool
     request_s: float
+
+    def to_json(self) -> dict[str, Any]:
+        """What a record says of it."""
+        return {"name": self.name, "about": self.about, "request_s": self.request_s, **asdict(self.step_time)}
 
 
 PROFILES = {
@@ -62,8 +68,18 @@ PROFILES = {
 }
 
 
+_Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
 class _Estimate(BaseModel):
-    value: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    value: _Seconds
+    low: _Seconds | None = None
+    high: _Seconds | None = None
+
+    def at(self, end: End) -> float:
+        """The value, or where its interval ends; a file by hand may have none."""
+        found: float | None = getattr(self, end)
+        return self.value if found is None else found
 
 
 class _Calibration(BaseModel):
@@ -77,19 +93,22 @@ class _Calibration(BaseModel):
     per_token_context_s: _Estimate
 
 
-def calibrated(profile: Profile, path: Path) -> Profile:
-    """Return the profile with the steps of a file that `gateway bench calibrate` wrote. Raises UsageError."""
+def calibrated(profile: Profile, path: Path, end: End = "value") -> Profile:
+    """Return the profile with the steps of a file that `gateway bench calibrate` wrote. Raises UsageError.
+
+    end: low and high take every cost at that end of its interval.
+    """
     said = read(path, _Calibration)
     step_time = StepTime(
-        base_s=said.base_s.value,
-        per_token_s=said.per_token_s.value,
-        per_token_context_s=said.per_token_context_s.value,
+        base_s=said.base_s.at(end),
+        per_token_s=said.per_token_s.at(end),
+        per_token_context_s=said.per_token_context_s.at(end),
     )
     return replace(
         profile,
         name=path.name,
         about=f"a model of {said.model}, from the calibration {path.name}",
         step_time=step_time,
-        request_s=said.request_s.value,
+        request_s=said.request_s.at(end),
         max_num_batched_tokens=said.max_num_batched_tokens or profile.max_num_batched_tokens,
     )

@@ -125,7 +125,7 @@ class VirtualEngine:
         return ends
 
     def run_alike(self, scheduled: int, ended: int) -> Step:
-        """Do what `scheduled` calls of `schedule` and `ended` of `end` would do, in steps that are alike; return the last."""
+        """Do what so many calls of `schedule` and of `end` would do in steps that are alike; return the last step."""
         block_tokens = self.flags.block_tokens
         for request in self.running:
             known = request.prompt_tokens + request.delivered + scheduled - 1

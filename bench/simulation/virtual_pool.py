@@ -126,7 +126,8 @@ class VirtualPool:
     def _place(self, fate: Fate, event: Dispatched) -> None:
         """Send a request, or ask whether the engine would take it before any slice of it goes."""
         post, ticket = self.posts[event.engine], fate.ticket
-        fate.waited_s, fate.engine, fate.priority = event.waited_s, event.engine, event.priority
+        fate.waited_s, fate.engine = event.waited_s, event.engine
+        fate.priority = event.priority if fate.caller.priority is None else fate.caller.priority
         post.begin(ticket)
         if not event.divided:
             self._send(post, Part(fate, self._request(fate, None, ticket.id), None))

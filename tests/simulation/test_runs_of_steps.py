@@ -7,6 +7,8 @@ from random import Random
 from typing import Any
 
 import pytest
+from scenarios import CPU
+from virtual_pool import assigned
 
 from bench.simulation.posts import Caller
 from bench.simulation.steps import EngineFlags, StepTime
@@ -14,8 +16,6 @@ from bench.simulation.virtual_engine import VirtualEngine
 from bench.simulation.virtual_pool import VirtualPool
 from gateway.policy.source import load
 from gateway.testing.builders import an_engine
-from scenarios import CPU
-from virtual_pool import assigned
 
 POLICIES = ("passthrough", "engine-priority", "short-first", "sliced", "slo-adaptive")
 
@@ -68,10 +68,10 @@ def played(engine: type[VirtualEngine], seed: int) -> tuple[Any, ...]:
     pool.run(callers)
     fates = [
         (fate.outcome, fate.reason, fate.engine, fate.waited_s, fate.first_token_at, fate.ended_at, fate.late)
-        + (fate.computed_tokens, fate.recalls, tuple(fate.sent))
         for fate in pool.fates.values()
     ]
-    return fates, pool.steps, pool.counts, [(each.blocks_used, each.arrivals) for each in engines.values()]
+    work = [(fate.computed_tokens, fate.recalls, tuple(fate.sent)) for fate in pool.fates.values()]
+    return fates, work, pool.steps, pool.counts, [(each.blocks_used, each.arrivals) for each in engines.values()]
 
 
 @pytest.mark.parametrize("seed", range(40))
