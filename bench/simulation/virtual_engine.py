@@ -34,7 +34,7 @@ class VirtualEngine:
     _kv: KvBlocks = field(init=False)
 
     def __post_init__(self) -> None:
-        self._kv = KvBlocks(self.flags.kv_blocks)
+        self._kv = KvBlocks(self.flags.kv_blocks, keeps_contents=self.flags.prefix_caching)
 
     @property
     def _active_max(self) -> int:
