@@ -153,10 +153,10 @@ class RealScheduler:
         return 0
 
     def ends_alike(self, begins_at: float, steps: int) -> list[float]:
-        raise NotImplementedError
+        raise AssertionError("no steps are alike")
 
     def run_alike(self, scheduled: int, ended: int) -> Step:
-        raise NotImplementedError
+        raise AssertionError("no steps are alike")
 
     def end(self, step: Step) -> None:
         """Feed the oldest step's output back; `step` must be that step."""
