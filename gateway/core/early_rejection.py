@@ -2,10 +2,10 @@
 
 Owns the judgements, at arrival (the wait limit) and at dispatch (the objective for the first token), and the probes.
 The prediction at arrival is of the tenant's own line, so that nobody is refused for what others have in theirs: the
-work ahead over how fast such work goes, corrected by how long it really took while others waited. Those who expire ahead
-do not make it faster, though they let the next one in: a line that is too long is held at its limit by expiry, whatever
-its length, and waits alone would then say that all is well. It refuses nothing without measurements, nor where nothing
-waits, and lets one in a hundred through, so that a wrong prediction corrects itself.
+work ahead over how fast such work goes, corrected by how long it really took while others waited. Whoever expires ahead
+does not make it faster, though that lets the next one in: a line that is too long is held at its limit by expiry,
+whatever its length, and waits alone would then say that all is well. It refuses nothing without measurements, nor where
+nothing waits, and lets one in a hundred through, so that a wrong prediction corrects itself.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from gateway.core.estimate import DrainRate, Quantile
 
 
 class Backlog:
-    """work_s: predicted engine seconds of all that waits. last_deadline: the latest of any that joined since it was empty.
+    """work_s: predicted engine seconds of all that waits. last_deadline: the latest that joined since it was empty.
 
     moved_s: work that ever left for an engine, or with its client. What expired or was refused is not in it: whoever
     stood behind that did not wait for it to be done.
