@@ -78,6 +78,7 @@ class Scenario(_Strict):
     loads: Annotated[list[Positive], Field(max_length=20)] = []
     duration_s: Positive | None = None
     num_prompts: Annotated[int, Field(ge=1, le=ARRIVALS_MAX)] | None = None
+    burstiness: Positive = 1.0
     warmup_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     drain_deadline_s: Positive = 60.0
     idle_wait_s_max: Positive = 120.0

@@ -11,6 +11,7 @@ from bench.corpus.tokenizer import PromptForm
 from bench.errors import UsageError
 from bench.load.target import Target, clean_url, metrics_url, resolve_keys
 from bench.options import LONG, SHORT, parse_credentials, parse_mix, parse_pairs, parse_priorities
+from bench.trace.intensity import Intensity, parse_burst
 from bench.trace.mix import ClassLoad
 
 
@@ -47,6 +48,26 @@ def add_load(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--no-cache-salt", action="store_true", help="let a repeated prompt find the engine's prefix cache warm"
     )
+
+
+def add_rate(group: argparse._ArgumentGroup) -> None:
+    """How arrivals come; `intensity_from` reads it."""
+    group.add_argument("--request-rate", type=positive, metavar="R", help="requests per second")
+    group.add_argument(
+        "--burstiness", type=positive, metavar="K", help="shape of the gamma gaps: 1 Poisson (default), less: clumps"
+    )
+    group.add_argument(
+        "--burst", metavar="EVERY:LENGTH:FACTOR", help="seconds and factor: 60:5:8 is 5 s of eightfold each minute"
+    )
+    group.add_argument("--ramp-to", type=positive, metavar="R", help="the rate goes in a straight line to this one")
+
+
+def intensity_from(args: argparse.Namespace) -> Intensity:
+    """Raises UsageError where burst and ramp are both given, or one is malformed."""
+    if args.burst is not None and args.ramp_to is not None:
+        raise UsageError("--burst and --ramp-to: give one of them.")
+    burst = None if args.burst is None else parse_burst(args.burst, "--burst")
+    return Intensity(args.request_rate, burst, args.ramp_to)
 
 
 def add_record(parser: argparse.ArgumentParser) -> None:

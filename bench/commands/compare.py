@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -45,17 +46,48 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace, command: Sequence[str]) -> int:
     """Raises UsageError and TargetUnreachableError; prints the tables of the cells that were run."""
-    scenario = load(args.scenario)
-    limits = parse_limits(scenario.goodput, f"{args.scenario}: goodput")
-    targets = {arm.name: target_of(arm, args.scenario) for arm in scenario.arms}
-    order = cells(scenario)
-    _check(scenario, limits, targets, args.scenario, order)
     if args.dry_run:
-        for cell in order:
+        for cell in _planned(args.scenario).order:
             print(cell.cell_id)
         return 0
-    plans = Plans(scenario, targets, limits, served=tokenizer.load(scenario.tokenizer), command=command, echo=_say)
-    folder = RunFolder(args.result_dir, f"{scenario.name}-{new_run_id()}")
+    return of_runs(measured(args.scenario, args.result_dir, command).results)
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """What a scenario has given. folder: of its records."""
+
+    scenario: Scenario
+    cells: Sequence[Cell]
+    results: Sequence[CellResult]
+    loads: Sequence[LoadResult]
+    folder: Path
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    scenario: Scenario
+    limits: Limits
+    targets: dict[str, Target]
+    order: Sequence[Cell]
+
+
+def _planned(file: Path) -> _Planned:
+    scenario = load(file)
+    limits = parse_limits(scenario.goodput, f"{file}: goodput")
+    targets = {arm.name: target_of(arm, file) for arm in scenario.arms}
+    order = cells(scenario)
+    _check(scenario, limits, targets, file, order)
+    return _Planned(scenario, limits, targets, order)
+
+
+def measured(file: Path, result_dir: Path, command: Sequence[str]) -> Compared:
+    """Run every cell of a scenario, keep the records, print the tables. Raises as `execute` does."""
+    planned = _planned(file)
+    scenario, limits, order = planned.scenario, planned.limits, planned.order
+    served = tokenizer.load(scenario.tokenizer)
+    plans = Plans(scenario, planned.targets, limits, served=served, command=command, echo=_say)
+    folder = RunFolder(result_dir, f"{scenario.name}-{new_run_id()}")
     results: list[tuple[Cell, CellResult]] = []
     try:
         for number, cell in enumerate(order, start=1):
@@ -71,7 +103,8 @@ def execute(args: argparse.Namespace, command: Sequence[str]) -> int:
         folder.write_json("comparison.json", _to_json(scenario, results, compared))
         print(describe(compared))
         _say(f"\nrecords: {folder.path}")
-    return of_runs([result for _, result in results])
+    run_cells = [cell for cell, _ in results]
+    return Compared(scenario, run_cells, [result for _, result in results], compared, folder.path)
 
 
 def _check(scenario: Scenario, limits: Limits, targets: dict[str, Target], file: Path, order: Sequence[Cell]) -> None:

@@ -17,8 +17,9 @@ from bench.drive import run_cell
 from bench.errors import UsageError
 from bench.load.pacing import Windows
 from bench.report.run_table import describe
-from bench.trace import jsonl, poisson
+from bench.trace import jsonl, random_arrivals
 from bench.trace.arrivals import Trace
+from bench.trace.intensity import Intensity
 
 HELP = "send one arrival trace to one target and measure it"
 EXAMPLE = """example:
@@ -35,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_target(parser)
     arguments.add_load(parser)
     arrivals = parser.add_argument_group("arrivals")
-    arrivals.add_argument("--request-rate", type=arguments.positive, metavar="R", help="requests per second, Poisson")
+    arguments.add_rate(arrivals)
     arrivals.add_argument(
         "--duration", type=arguments.positive, metavar="S", help="measurement window, after the warm-up"
     )
@@ -121,7 +122,7 @@ def _trace(args: argparse.Namespace) -> Trace:
     if args.trace is not None:
         given = [
             f"--{name.replace('_', '-')}"
-            for name in ("request_rate", "duration", "num_prompts", "mix")
+            for name in ("request_rate", "duration", "num_prompts", "mix", "burst", "ramp_to", "burstiness")
             if getattr(args, name) is not None
         ]
         if given:
@@ -130,11 +131,16 @@ def _trace(args: argparse.Namespace) -> Trace:
     if args.request_rate is None:
         raise UsageError("--request-rate is missing: give it, or replay a --trace.")
     mix = arguments.mix_from(args)
+    rate, burstiness = arguments.intensity_from(args), args.burstiness or random_arrivals.POISSON
     if args.duration is not None and args.num_prompts is None:
         span_s = args.warmup + args.duration
-        return poisson.for_duration(rate_per_s=args.request_rate, span_s=span_s, mix=mix, seed=args.seed)
+        return random_arrivals.for_duration(rate=rate, span_s=span_s, mix=mix, seed=args.seed, burstiness=burstiness)
     if args.num_prompts is not None and args.duration is None:
-        return poisson.for_count(rate_per_s=args.request_rate, requests=args.num_prompts, mix=mix, seed=args.seed)
+        if rate != Intensity(rate.rate_per_s):
+            raise UsageError("--num-prompts: a burst or a ramp needs --duration instead.")
+        return random_arrivals.for_count(
+            rate_per_s=rate.rate_per_s, requests=args.num_prompts, mix=mix, seed=args.seed, burstiness=burstiness
+        )
     raise UsageError("Give either --duration or --num-prompts.")
 
 
