@@ -57,6 +57,10 @@ class CellResult:
     verdict: Verdict
     interrupted: bool
 
+    @property
+    def valid(self) -> bool:
+        return self.verdict.valid
+
 
 @dataclass(slots=True)
 class Seen:

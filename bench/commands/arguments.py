@@ -1,10 +1,11 @@
-"""Options that several commands share, and what they are turned into. Prints nothing."""
+"""Options that several commands share, what they are turned into, and how a command talks beside its result."""
 
 from __future__ import annotations
 
 import argparse
 import math
 import os
+import sys
 from pathlib import Path
 
 from bench.corpus.tokenizer import PromptForm
@@ -107,6 +108,11 @@ def check_classes(args_where: str, named: set[str], known: set[str]) -> None:
     unknown = sorted(named - known)
     if unknown:
         raise UsageError(f"{args_where}: no class {unknown[0]!r} in this trace; it has {', '.join(sorted(known))}.")
+
+
+def say(text: str) -> None:
+    """For whoever watches: stdout is for the result."""
+    print(text, file=sys.stderr, flush=True)
 
 
 def whole(text: str) -> int:

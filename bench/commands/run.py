@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from bench.analysis.limits import Limits, parse_limits
 from bench.cell import CellPlan
 from bench.commands import arguments
+from bench.commands.arguments import say
 from bench.commands.exits import of_runs
 from bench.corpus import prompts, tokenizer
 from bench.corpus.tokenizer import PromptForm
 from bench.drive import run_cell
 from bench.errors import UsageError
 from bench.load.pacing import Windows
+from bench.report.progress import Progress
 from bench.report.run_table import describe
 from bench.trace import jsonl, random_arrivals
 from bench.trace.arrivals import Trace
@@ -85,7 +86,7 @@ def execute(args: argparse.Namespace, command: Sequence[str]) -> int:
     windows = _windows(args, trace)
     form = PromptForm(args.endpoint)
     served = tokenizer.load(args.tokenizer)
-    _say(f"making {len(trace.arrivals)} prompts")
+    say(f"making {len(trace.arrivals)} prompts")
     corpus = prompts.build(trace, served.count_for(form), args.seed)
     if args.save_trace is not None:
         jsonl.write(trace, args.save_trace)
@@ -112,7 +113,8 @@ def execute(args: argparse.Namespace, command: Sequence[str]) -> int:
     if args.dry_run:
         print(_dry(plan))
         return 0
-    result = run_cell(plan, args.result_dir, _say)
+    with Progress([windows.span_s]) as progress:
+        result = run_cell(plan, args.result_dir, progress.say, progress.watch)
     print(describe(result.measured, result.verdict))
     print(f"\nrecords: {result.folder}")
     return of_runs([result])
@@ -168,7 +170,3 @@ def _dry(plan: CellPlan) -> str:
 def _limits_said(limits: Limits, class_name: str) -> str:
     said = [f"{limit.metric} ≤ {limit.at_most_ms:g}" for limit in limits.get(class_name, ())]
     return "good where " + ", ".join(said) if said else "no limits"
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
