@@ -14,13 +14,15 @@ READY := .venv/ready
 COMPILE := .cache/pins/bin/uv pip compile $(PINS_FLAGS) --quiet --universal --python-version 3.11 \
 	--generate-hashes --no-annotate --custom-compile-command "make pins"
 
-.PHONY: help run test check static engine engine-stop pins
+.PHONY: help run test check soak static cover engine engine-stop pins
 
 help:
 	@echo 'make run           set up, and serve on 127.0.0.1:8080 (ops on 127.0.0.1:9090) in front of ENGINE_URL=http://host:port,'
-	@echo '                   or of a real vLLM on this CPU, installed at the first run'
+	@echo '                   or of the embedded engine, an emulator of vLLM on ENGINE_PORT=8000 with ENGINE_FLAGS'
 	@echo 'make test          set up, and run every check and every test, those on the real vLLM too'
 	@echo 'make check         the quick gate: format, lint, types, layering, unit and property tests'
+	@echo 'make cover         every branch of the core is reached by its unit tests, or this fails'
+	@echo 'make soak          ten minutes of overload by callers and engines that do everything wrong; SOAK_S=60 is one'
 	@echo 'make engine        install vLLM for CPU (about 2.5 GB, kept in ENGINE_HOME or the user'\''s cache) and start it'
 	@echo '                   with a tiny model on ENGINE_PORT=8000; ENGINE_FLAGS="--max-num-seqs 64 ..." are vLLM'\''s own'
 	@echo 'make engine-stop   stop it'
@@ -30,18 +32,25 @@ run: $(READY)
 	@$(BIN)/python -m deploy.run
 
 # The last line is pytest's own.
-test: static
+test: static cover
 	$(BIN)/python -m deploy.engine install
 	$(BIN)/python -m pytest $(PYTEST_FLAGS)
 
-check: static
+check: static cover
 	$(BIN)/python -m pytest $(PYTEST_FLAGS) tests/unit tests/property tests/tidy
+
+soak: $(READY)
+	SOAK_S=$${SOAK_S:-600} SOAK_SHOWN=$${SOAK_SHOWN:-/dev/stderr} $(BIN)/python -m pytest $(PYTEST_FLAGS) --capture=no tests/soak
 
 static: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# The unit tests of the core reach every branch of it, whatever the random ones draw; fails below 100 %.
+cover: $(READY)
+	$(BIN)/python -m pytest --quiet --no-header --cov --cov-report=term tests/unit/core
 
 engine: $(READY)
 	@$(BIN)/python -m deploy.engine start --port $(ENGINE_PORT) $(ENGINE_FLAGS)

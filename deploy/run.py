@@ -1,7 +1,7 @@
 """`make run`: an engine, a configuration, a key, and the gateway in front, until Ctrl-C.
 
-Owns the order of these and their end: the first Ctrl-C (or SIGTERM) drains the gateway, a second one cuts it, and an
-engine that was started here ends with it. An engine of `make engine` was not started here and stays.
+Owns the order of these and their end: the first Ctrl-C (or SIGTERM) drains the gateway, a second one cuts it, and the
+embedded engine that was started here ends with it. What ENGINE_URL names was not started here and stays.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ import urllib.error
 from http.client import HTTPException
 from pathlib import Path
 
+from bench.simulation.emulator.flags import MODEL
+from bench.simulation.emulator.vocabulary import FOLDER
 from deploy import first_files
-from deploy.engine import home as homes
-from deploy.engine import install, launch, readback, running
+from deploy.engine import launch, readback
 from deploy.engine.flags import EngineFlags
-from deploy.engine.home import EngineError
-from deploy.engine.running import Engine
+from deploy.engine.home import REPOSITORY, EngineError
 from deploy.first_files import FilesError, Upstream
 from deploy.welcome import Served, welcome
 
-VAR = homes.REPOSITORY / "var"
-READY_S_MAX = 30.0
+VAR = REPOSITORY / "var"
+READY_S_MAX = 60.0
+END_S_MAX = 10.0
 POLL_S = 0.2
 
 _FIXES = {
@@ -47,7 +48,7 @@ def main() -> int:
     try:
         if url:
             return _serve(_given(url))
-        return _with_own_engine()
+        return _with_embedded_engine()
     except (EngineError, FilesError, UpstreamError) as error:
         print(f"run: {error}", file=sys.stderr)
         return 1
@@ -55,25 +56,23 @@ def main() -> int:
         return 130
 
 
-def _with_own_engine() -> int:
-    home = homes.find()
+def _with_embedded_engine() -> int:
+    """The gateway before `gateway emulate`, with the flags that the default policy wants."""
     port = _engine_port()
-    stated_flags = os.environ.get("ENGINE_FLAGS", "")
     # Prefix caching is vLLM's default, and what policy `sliced` lives on.
-    flags = EngineFlags.parse(["--enable-prefix-caching", *shlex.split(stated_flags)])
-    install.ensure(home)
-    launch.stop_ownerless(home)
-    present = running.read(home, launch.DEFAULT_NAME)
-    was_there = present is not None and present.alive
-    if present is not None and was_there and not stated_flags:  # what runs is what is meant, however it was started
-        port, flags = present.port, present.flags
-    engine = launch.start(launch.DEFAULT_NAME, port, flags, owner_pid=os.getpid(), home=home)
+    flags = EngineFlags.parse(["--enable-prefix-caching", *shlex.split(os.environ.get("ENGINE_FLAGS", ""))])
+    command = ["emulate", "--port", str(port), "--enable-prompt-tokens-details", *flags.argv()]
+    launch.refuse_taken_port(port)
+    # A session of its own: the terminal's Ctrl-C reaches this process alone, and the engine outlives the drain.
+    engine = subprocess.Popen([sys.executable, "-m", "gateway", *command], stdout=sys.stderr, start_new_session=True)
     try:
+        url = f"http://127.0.0.1:{port}"
+        _wait_until_healthy(engine, url)
         return _serve(
             Upstream(
-                url=engine.base_url,
-                models=(engine.model,),
-                tokenizer_path=engine.tokenizer_path,
+                url=url,
+                models=(MODEL,),
+                tokenizer_path=FOLDER,
                 scheduling=flags.scheduling_policy,
                 limits={
                     "max_num_batched_tokens": flags.max_num_batched_tokens,
@@ -81,20 +80,21 @@ def _with_own_engine() -> int:
                     "max_num_seqs": flags.max_num_seqs,
                 },
                 api_key_env=None,
-            )
+            ),
+            is_embedded=True,
         )
     finally:
-        if present is not None and was_there:
-            print(f"run: {whose_end(present)}", file=sys.stderr)
-        else:
-            launch.stop(engine.name, home=home)
+        engine.terminate()
+        engine.wait(END_S_MAX)
 
 
-def whose_end(engine: Engine) -> str:
-    """What becomes of an engine that was there before: it is not this run's to end."""
-    if engine.owner_pid is not None and running.process_lives(engine.owner_pid):
-        return f"the engine belongs to another `make run` (pid {engine.owner_pid}) and ends with it"
-    return "the engine was there before and stays: `make engine-stop` ends it"
+def _wait_until_healthy(engine: subprocess.Popen[bytes], url: str) -> None:
+    deadline_s = time.monotonic() + READY_S_MAX
+    while engine.poll() is None and time.monotonic() < deadline_s:
+        if readback.healthy(url):
+            return
+        time.sleep(POLL_S)
+    raise EngineError(f"the embedded engine does not serve at {url}: it has said why, or see ENGINE_FLAGS")
 
 
 def _engine_port() -> int:
@@ -142,7 +142,7 @@ def _in_words(error: Exception) -> str:
             return "does not answer /v1/models as vLLM does: is it the address of a vLLM server, like http://host:8000?"
 
 
-def _serve(upstream: Upstream) -> int:
+def _serve(upstream: Upstream, *, is_embedded: bool = False) -> int:
     """Run the gateway to its end and return its exit status."""
     VAR.mkdir(exist_ok=True)
     configuration = VAR / "gateway.yaml"
@@ -164,6 +164,7 @@ def _serve(upstream: Upstream) -> int:
             keys=keys,
             command=Path(sys.executable).with_name("gateway"),
             has_limits=first_files.states_limits(configuration),
+            is_embedded=is_embedded,
         )
         print(welcome(served), file=sys.stderr, flush=True)
     return gateway.wait()

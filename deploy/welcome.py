@@ -13,6 +13,10 @@ from pathlib import Path
 
 from deploy.first_files import SERVICE_CLASSES, TENANT, Addresses, Upstream
 
+EMBEDDED = (
+    "The engine is the embedded one: a model of vLLM's steps, which makes its answers up. ENGINE_URL=http://host:8000 "
+    "puts the gateway in front of a real one; `make engine` starts one on this CPU."
+)
 LIMITS = "limits: {max_num_batched_tokens: 2048, long_prefill_token_threshold: 640, max_num_seqs: 128}"
 
 
@@ -21,6 +25,7 @@ class Served:
     """What runs. keys: by the variable that they are shown for, none where they were shown before.
 
     command: the path of `gateway`. has_limits: whether the configuration says what its engine was started with.
+    is_embedded: whether the engine is the emulator.
     """
 
     addresses: Addresses
@@ -30,6 +35,7 @@ class Served:
     keys: Mapping[str, str]
     command: Path
     has_limits: bool
+    is_embedded: bool
 
 
 def welcome(served: Served) -> str:
@@ -38,6 +44,8 @@ def welcome(served: Served) -> str:
     lines = [f"Serving on {at.public} (metrics and health on {at.ops}). Ctrl-C drains and ends it."]
     if not served.has_limits:
         lines.append(_limits_wanted(served.configuration))
+    if served.is_embedded:
+        lines.append(EMBEDDED)
     lines += [f"`gateway` is {served.command}. In another terminal:", "", *_keys(served), _first_request(served)]
     lines.append(_first_measurement(served))
     return "\n" + "\n".join(lines) + "\n"

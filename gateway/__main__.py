@@ -10,12 +10,13 @@ import os
 import sys
 from collections.abc import Sequence
 
-from gateway.cli import bench, check, keys, policies, serve, status
+from gateway.cli import bench, check, explain, keys, policies, serve, shadow, status
 from gateway.observe.release import RELEASE
 from gateway.strict_yaml import ConfigError
 
 _EXAMPLE = """\
 examples:
+  gateway demo
   gateway keys new --service-class interactive --tenant acme --append keys.yaml
   gateway check --config gateway.yaml --engines
   gateway serve --config gateway.yaml
@@ -39,8 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: list[str]) -> int:
-    if arguments[:1] == [bench.NAME]:
-        return bench.run(arguments[1:])
+    if arguments and arguments[0] in bench.NAMES:
+        return bench.run(arguments[0], arguments[1:])
     try:
         parser = _parser()
         if not arguments:
@@ -62,7 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"gateway {RELEASE}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in (serve, check, status, keys, policies, bench):
+    for command in (serve, check, status, explain, shadow, keys, policies, bench):
         command.register(commands)
     return parser
 

@@ -5,6 +5,7 @@ Owns the words alone; the order in which tokens are given out is virtual_engine'
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 from bench.simulation.kv_blocks import Block
@@ -85,7 +86,7 @@ class EngineRequest:
         """Its last token is scheduled: it only waits for that step to end."""
         return self.sampled >= self.output_tokens
 
-    def block_hash(self, index: int, block_tokens: int) -> tuple[str, int, int]:
+    def block_hash(self, index: int, block_tokens: int) -> Hashable:
         """Return the identity of a full block: shared where it lies wholly in the prefix, else this request's own."""
         if (index + 1) * block_tokens <= self.prefix_tokens:
             return "prefix", self.prefix, index

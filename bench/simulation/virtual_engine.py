@@ -10,6 +10,7 @@ context's length, which the API server guards. Reads no clock.
 from __future__ import annotations
 
 from bisect import insort
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from math import ceil
 
@@ -178,7 +179,7 @@ class VirtualEngine:
             self._kv.name(request.blocks[index], request.block_hash(index, self.flags.block_tokens))
             request.blocks_hashed = index + 1
 
-    def _hashes(self, request: EngineRequest) -> list[tuple[str, int, int]]:
+    def _hashes(self, request: EngineRequest) -> list[Hashable]:
         whole = (request.known_tokens - 1) // self.flags.block_tokens  # the last token is always computed
         return [request.block_hash(index, self.flags.block_tokens) for index in range(whole)]
 

@@ -119,7 +119,7 @@ def _how_to_end(engine: Engine) -> str:
 def _start(
     home: Home, name: str, port: int, flags: EngineFlags, *, owner_pid: int | None, ready_s_max: float
 ) -> Engine:
-    _refuse_taken_port(port)
+    refuse_taken_port(port)
     log = running.folder(home, name) / "log"
     say(f"starting `{name}` on port {port} (about a minute; {log})")
     began_s = time.monotonic()
@@ -177,7 +177,8 @@ def _environment(home: Home) -> dict[str, str]:
     }
 
 
-def _refuse_taken_port(port: int) -> None:
+def refuse_taken_port(port: int) -> None:
+    """Raise EngineError where something listens there already."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the engine binds it
         try:

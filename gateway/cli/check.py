@@ -118,6 +118,7 @@ def _sections(read: Configuration, reports: Mapping[str, EngineReport]) -> Itera
         f"listen         {_address(read.settings.listen)}\n"
         f"ops            {_address(read.settings.ops)}\n"
         f"policy         {plan.name}, sha256 {plan.sha256[:12]}"
+        + ("" if read.shadow is None else f"\nshadow         {read.shadow.name}, sha256 {read.shadow.sha256[:12]}")
     )
     yield plan_tables.queues_table(plan)
     yield plan_tables.classes_table(plan)

@@ -25,13 +25,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """Everything that was read, checked also against each other. key_set: of auth.jwt.jwks_file, where there is one."""
+    """Everything that was read, checked also against each other.
+
+    key_set: of auth.jwt.jwks_file, where there is one. shadow: the policy that is only counted, where there is one.
+    """
 
     path: Path
     settings: Settings
     plan: Plan
     keys: tuple[KeyEntry, ...]
     key_set: KeySet | None
+    shadow: Plan | None = None
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -41,13 +45,19 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--policy", metavar="NAME_OR_FILE", help="use this policy instead of the one that the file names"
     )
+    parser.add_argument(
+        "--shadow", metavar="NAME_OR_FILE", help="let this policy decide beside it, and only count in what they differ"
+    )
 
 
 def load(options: argparse.Namespace) -> Configuration:
     """Read what `add_options` took; raises ConfigError."""
     path: Path = options.config
     settings = settings_file.load(path)
-    plan = _plan(path, settings, options.policy)
+    plan = _plan(path, "policy", settings.policy, options.policy)
+    shadow = None
+    if options.shadow is not None or settings.shadow is not None:
+        shadow = _plan(path, "shadow", settings.shadow or "", options.shadow)
     anonymous = settings.auth.anonymous
     if anonymous is not None and anonymous.service_class not in plan.classes:
         raise ConfigError(
@@ -61,13 +71,13 @@ def load(options: argparse.Namespace) -> Configuration:
             calibration_file.load(engine.calibration)
     keys_file = settings.auth.keys_file
     keys = () if keys_file is None else load_keys(keys_file, plan.classes)
-    return Configuration(path, settings, plan, keys, _key_set(settings))
+    return Configuration(path, settings, plan, keys, _key_set(settings), shadow)
 
 
 def policy_files(options: argparse.Namespace, read: Configuration) -> tuple[Path, ...]:
-    """Return the file of the policy, where it is one of the user's own."""
-    named: str = options.policy or read.settings.policy
-    return (Path(named),) if means_a_file(named) else ()
+    """Return the files of the policies, the shadow's too, where they are the user's own."""
+    named = (options.policy or read.settings.policy, options.shadow or read.settings.shadow)
+    return tuple(Path(each) for each in named if each is not None and means_a_file(each))
 
 
 def unusable_tokenizer(path: Path, pool: str, error: TokenizerUnusable) -> ConfigError:
@@ -84,14 +94,14 @@ def _key_set(settings: Settings) -> KeySet | None:
     return load_key_set(jwt.jwks_file)
 
 
-def _plan(path: Path, settings: Settings, override: str | None) -> Plan:
+def _plan(path: Path, key: str, stated: str, override: str | None) -> Plan:
     if override is not None:
         return source.load(override)
-    if not means_a_file(settings.policy) and settings.policy not in source.names():
+    if not means_a_file(stated) and stated not in source.names():
         raise ConfigError(
             str(path),
-            "policy",
-            quoting(settings.policy, "is not a shipped policy"),
+            key,
+            quoting(stated, "is not a shipped policy"),
             f"Use one of {', '.join(source.names())}, or give the path of a file",
         )
-    return source.load(settings.policy)
+    return source.load(stated)

@@ -55,9 +55,9 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _diff(options: argparse.Namespace) -> int:
-    one, other = source.load(options.one), source.load(options.other)
+    one, other = source.stated(options.one), source.stated(options.other)
     found = differences(one, other)
-    print(table(["value", options.one, options.other], found) if found else "They do not differ.")
+    print(table(["key", options.one, options.other], found) if found else "They do not differ.")
     return 0
 
 

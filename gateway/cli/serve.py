@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from gateway.cli.commands import Commands
 
 _EXAMPLE = """\
-example:
+examples:
   gateway serve --config gateway.yaml --policy short-first
+  gateway serve --config gateway.yaml --shadow mine.yaml      what would mine do? see `gateway shadow report`
 
 A changed configuration, policy or keys file is taken up while it serves; SIGHUP and POST /api/reload on the ops port
 do so at once. A faulty one is refused, and the last good one stays in force.
@@ -43,7 +44,7 @@ def _serve(options: argparse.Namespace) -> int:
     def read() -> Configured:
         found = configuration.load(options)
         files = (found.path, *configuration.policy_files(options, found))
-        return Configured(found.path, found.settings, found.plan, files)
+        return Configured(found.path, found.settings, found.plan, files, found.shadow)
 
     configured = read()
     try:

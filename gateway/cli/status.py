@@ -6,21 +6,16 @@ Owns the asking and the printing. What is shown is `/api/state` of the ops port.
 from __future__ import annotations
 
 import argparse
-import http.client
-import json
-import sys
 import time
-import urllib.request
 from typing import TYPE_CHECKING, Any
 
+from gateway.cli import ops_client
 from gateway.cli.table import Cell, table
-from gateway.strict_yaml import ConfigError
 
 if TYPE_CHECKING:
     from gateway.cli.commands import Commands
 
 EVERY_S = 2.0
-ANSWER_S_MAX = 5.0
 _CLEAR = "\x1b[H\x1b[2J"
 _EXAMPLE = """\
 examples:
@@ -36,23 +31,22 @@ def register(commands: Commands) -> None:
         epilog=_EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--url", default="http://127.0.0.1:9090", metavar="OPS_URL", help="default: %(default)s")
+    ops_client.add_url(parser)
     parser.add_argument("--watch", action="store_true", help="show it anew until interrupted")
     parser.set_defaults(run=_status)
 
 
 def _status(options: argparse.Namespace) -> int:
-    if not options.url.startswith(("http://", "https://")):
-        raise ConfigError("--url", "", "is no http:// or https:// address", "Give that of the ops port")
+    return ops_client.asking(options.url, lambda: _show(options.url, watch=options.watch))
+
+
+def _show(url: str, *, watch: bool) -> int:
     try:
-        shown = _shown(options.url)
-        while options.watch:
+        shown = _shown(url)
+        while watch:
             print(_CLEAR + shown, flush=True)
             time.sleep(EVERY_S)
-            shown = _shown(options.url)
-    except (OSError, http.client.HTTPException, ValueError) as error:
-        sys.stderr.write(f"error: no state from {options.url}: {error}. Is the gateway running there?\n")
-        return 1
+            shown = _shown(url)
     except KeyboardInterrupt:
         return 0
     print(shown)
@@ -60,8 +54,7 @@ def _status(options: argparse.Namespace) -> int:
 
 
 def _shown(url: str) -> str:
-    with urllib.request.urlopen(f"{url.rstrip('/')}/api/state", timeout=ANSWER_S_MAX) as answer:  # noqa: S310 - http(s) alone
-        return render(json.load(answer))
+    return render(ops_client.get(url, "/api/state")[1])
 
 
 def render(state: dict[str, Any]) -> str:
@@ -86,14 +79,25 @@ def render(state: dict[str, Any]) -> str:
     ends = [[kind[:-1], name, count] for kind, counts in state["totals"].items() for name, count in counts.items()]
     return "\n\n".join(
         [
-            head,
+            head + _shadow(state["shadow"]),
             table(["class", "length", "pool", "waiting", "tokens", "oldest s", "limit s"], lines),
             table(
-                ["engine", "pool", "state", "running", "long prefills", "short tokens", "slots", "KV tokens"], engines
+                ["engine", "pool", "state", "weight", "running", "long prefills", "short tokens", "slots", "KV tokens"],
+                engines,
             ),
             table(["ended by", "how", "count"], ends),
         ]
     )
+
+
+def _shadow(shadow: dict[str, Any] | None) -> str:
+    if shadow is None:
+        return ""
+    if shadow["failed"]:
+        return "\nshadow policy failed and is off (see the log)"
+    compared = sum(line["compared"] for line in shadow["lines"])
+    differ = sum(line[kind] for line in shadow["lines"] for kind in line if kind.startswith("would_"))
+    return f"\nshadow {shadow['policy']['name']}: {differ} of {compared} requests otherwise (gateway shadow report)"
 
 
 def _engine(name: str, pool: str, engine: dict[str, Any]) -> list[Cell]:
@@ -101,7 +105,8 @@ def _engine(name: str, pool: str, engine: dict[str, Any]) -> list[Cell]:
     return [
         name,
         pool,
-        engine["state"],
+        engine["state"] if engine["weight"] else f"{engine['state']}, drained",
+        engine["weight"],
         sum(each["requests"] for each in used["running"]),
         _of(used["long_prefills"], caps.get("long_prefills")),
         _of(used["prefill_tokens"]["short"], caps.get("short_prefill_tokens")),

@@ -23,6 +23,7 @@ from gateway.core.line import is_half_late
 from gateway.core.plan import Plan
 from gateway.core.refusals import Refusals, no_engine
 from gateway.core.repeats import Repeats
+from gateway.core.standing import Ahead
 from gateway.core.steptime import PrefillSample, StepModel
 from gateway.core.tenants import Tenants
 from gateway.core.ticket import (
@@ -56,6 +57,7 @@ from gateway.core.types import (
 )
 from gateway.core.waiting import Waiting
 
+STANDINGS_MAX = 8
 _CUT = frozenset({Outcome.CLIENT_GONE, Outcome.TIMED_OUT})
 _EMPTY_LINE = LineSnapshot(requests=0, prompt_tokens=0, body_bytes=0, oldest_offered_at=None)
 
@@ -101,8 +103,10 @@ class Admission:
         lane = self._lanes[assignment.length_class]
         lane.append(ticket)
         # Otherwise nothing can go that could not go before.
-        if (self._may_go() or fleet.divides) and lane.head(now) is ticket:
-            self._dispatch(now, events)
+        if self._may_go() or fleet.divides:
+            head = lane.head(now)
+            if head is ticket or (head is not None and head.assignment.engine is not None):
+                self._dispatch(now, events)
         if ticket.state is WAITING:
             self._seat(ticket, now, events)
         return ticket, events
@@ -145,7 +149,7 @@ class Admission:
                 self._refund(ticket, output_tokens)
         ticket.state = ENDED
         self._tenants.forget_if_idle(ticket.tenant)
-        events.append(Finished(ticket, outcome, waited_s))
+        events.append(Finished(ticket, outcome, waited_s, output_tokens))
         self._go_on(now, events)
         return events
 
@@ -236,6 +240,16 @@ class Admission:
         """Return how long steps take at each engine, as it is known now."""
         return {name: self._fleet[name].fit.model for name in self._fleet.names()}
 
+    @property
+    def fleet(self) -> Fleet:
+        """The engines, to look at."""
+        return self._fleet
+
+    def standing(self, ticket: Ticket) -> Ahead:
+        """Return what stands in the ticket's way now: its line, and the budgets of the first few engines."""
+        in_line, in_lane = self._waiting.beside(ticket.assignment), self._lanes[ticket.assignment.length_class].requests
+        return Ahead(in_line, in_lane, self._fleet.standings(ticket, STANDINGS_MAX))
+
     def snapshot(self) -> Snapshot:
         """Return what waits and what runs now; every class of the plan is present, also at 0."""
         empty = {(name, length): _EMPTY_LINE for name in self._plan.classes for length in LengthClass}
@@ -259,7 +273,7 @@ class Admission:
     def _refused_at_arrival(self, ticket: Ticket, now: float) -> Refusal | None:
         if self._drain_at is not None:
             return self._refusals.draining(ticket)
-        if not self._fleet.any_up:
+        if not self._fleet.may_serve(ticket.assignment):
             return no_engine()
         early = self._plan.early_rejection
         return None if early is None else self._early.at_arrival(ticket, early.confidence, now)
@@ -305,7 +319,12 @@ class Admission:
         fleet, lanes = self._fleet, self._lanes
         if fleet.next_change_at() <= now:
             fleet.settle(now)
-        while (choice := fleet.choose(lanes.heads(now))) is not None:
+        while heads := lanes.heads(now):
+            choice = fleet.choose(heads)
+            if choice is None:
+                if lanes.pass_over_bound(heads):
+                    continue
+                break
             ticket, engine = choice
             hopeless = self._refused_at_dispatch(ticket, engine, now)
             if hopeless is None:
@@ -314,6 +333,7 @@ class Admission:
                 events.append(self._refuse(ticket, hopeless, now))
             if not self._may_go():
                 break
+        lanes.resume()
         if fleet.divides:
             self._make_way(now, events)
 
@@ -344,7 +364,7 @@ class Admission:
         assignment, tenant = ticket.assignment, ticket.tenant
         self._lanes[assignment.length_class].serve(ticket)
         self._waiting.leave(ticket, now, served=True)
-        engine.take(ticket, now)
+        self._fleet.take(ticket, engine, now)
         ticket.state, ticket.engine, ticket.dispatched_at = RUNNING, engine.name, now
         self._running[ticket.id] = ticket
         tenant.running += 1

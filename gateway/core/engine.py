@@ -17,10 +17,10 @@ from gateway.core.drift import Drift
 from gateway.core.estimate import Quantile
 from gateway.core.feedback import LongControl
 from gateway.core.lazy_heap import LazyHeap
-from gateway.core.ledger import NO_LONG_PREFILL, Budget, Ledger, caps_of
+from gateway.core.ledger import EVERYTHING, NO_LONG_PREFILL, Budget, Ledger, caps_of
 from gateway.core.plan import LongPrefillMode, NonStreamRelease, Plan
 from gateway.core.slices import Course, Courses, slice_end
-from gateway.core.steptime import PrefillSample, StepFit
+from gateway.core.steptime import Fit, PrefillSample, StepFit
 from gateway.core.ticket import RUNNING, Assignment, Ticket
 from gateway.core.types import SHORT, EngineLoad, EngineSpec, LengthClass
 
@@ -71,11 +71,12 @@ class Engine:
         "paused_until",
         "retired",
         "up",
+        "weight",
     )
 
     def __init__(self, spec: EngineSpec, plan: Plan, due: LazyHeap[Due]) -> None:
         self.name = spec.name
-        self.fit = StepFit()
+        self.fit: Fit = StepFit()
         self.courses = Courses()
         self._hold_end = HoldEnd(spec.name)
         self.ledger = Ledger({})
@@ -94,6 +95,7 @@ class Engine:
     def configure(self, spec: EngineSpec, plan: Plan) -> None:
         """Take the limits of `spec` and the budgets of `plan`; what was learned of the engine stays."""
         self.limits = spec.limits
+        self.weight = spec.weight
         self._chunk_tokens = spec.limits.chunk_tokens
         self._plan = plan
         self.courses.configure(step_tokens=spec.limits.step_tokens, block_tokens=spec.limits.kv_block_tokens)
@@ -108,6 +110,9 @@ class Engine:
 
     def lacking(self, ticket: Ticket) -> int:
         """Return the budgets that stand in the ticket's way, as a mask; 0: it can be sent now."""
+        only_at = ticket.assignment.engine
+        if only_at is not None and only_at != self.name:
+            return EVERYTHING
         needs = ticket.needs
         mask = self.ledger.lacking(needs)
         if self._long_pause is not None and needs[0]:

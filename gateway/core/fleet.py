@@ -7,17 +7,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from math import inf
 
 from gateway.core.engine import Due, Engine
 from gateway.core.lazy_heap import LazyHeap
-from gateway.core.ledger import USED_BY
+from gateway.core.ledger import EVERYTHING, USED_BY
 from gateway.core.plan import Plan
+from gateway.core.shares import Shares
+from gateway.core.standing import Standing, standing_at
+from gateway.core.steptime import FollowedFit
 from gateway.core.ticket import Assignment, Ticket
 from gateway.core.types import LONG, SHORT, EngineSnapshot, EngineSpec, LengthClass
 
-_EVERYTHING = -1
-"""The mask of all budgets: whoever is first in line passes nobody."""
 _PACKED_S = 1e6
 """More than any step takes."""
 
@@ -31,6 +33,7 @@ class Fleet:
         self._may_divide = plan.admission.long_prefill is not None
         self.kv_block_tokens = _kv_block_tokens(specs)
         self._first: Engine | None = None
+        self._shares: Shares | None = None
         self._take_note()
 
     def __getitem__(self, name: str) -> Engine:
@@ -54,6 +57,33 @@ class Fleet:
 
     def dividing(self) -> list[Engine]:
         return [engine for engine in self._engines.values() if len(engine.courses)]
+
+    def may_serve(self, assignment: Assignment) -> bool:
+        """Tell whether an engine is up that can serve it."""
+        if assignment.engine is None:
+            return self.any_up
+        engine = self._engines.get(assignment.engine)
+        return engine is not None and engine.up and not engine.retired and engine.weight > 0
+
+    def specs(self) -> list[EngineSpec]:
+        """Return the engines of the configuration, as they are now."""
+        engines = [engine for engine in self._engines.values() if not engine.retired]
+        return [EngineSpec(engine.name, engine.limits, engine.up, engine.weight) for engine in engines]
+
+    def follow(self, other: Fleet) -> None:
+        """Predict by what another fleet knows of the engines that both have."""
+        for name in self._engines.keys() & other._engines.keys():
+            self._engines[name].fit = FollowedFit(other._engines[name].fit)
+
+    def standings(self, ticket: Ticket, engines_max: int) -> list[Standing]:
+        """Return what the ticket lacks at each engine, of `engines_max` at most."""
+        return [standing_at(engine, ticket) for engine in islice(self._engines.values(), engines_max)]
+
+    def take(self, ticket: Ticket, engine: Engine, now: float) -> None:
+        """Charge a ticket that is sent to an engine now."""
+        engine.take(ticket, now)
+        if self._shares is not None:
+            self._shares.sent(engine)
 
     def set_up(self, name: str, up: bool) -> None:
         self._engines[name].up = up
@@ -104,12 +134,14 @@ class Fleet:
         engines = self._open
         if len(engines) == 1:
             return _choose_at(engines[0], heads)
-        older_lacks = [_EVERYTHING] * len(engines)
+        older_lacks = [EVERYTHING] * len(engines)  # whoever is first in line passes nobody
         for head in heads:
             lacks = [engine.lacking(head) for engine in engines]
             uses_not = ~USED_BY[head.needs[0]]
             free = [engines[at] for at, lack in enumerate(lacks) if not lack and older_lacks[at] & uses_not]
             if free:
+                if self._shares is not None:
+                    return head, self._shares.choose(free)
                 return head, free[0] if len(free) == 1 else min(free, key=_load_for(head))
             older_lacks = lacks
         return None
@@ -137,7 +169,8 @@ class Fleet:
 
     def _take_note(self) -> None:
         """Keep what every dispatch asks: who takes work, and when the next pause ends."""
-        ready = [engine for engine in self._engines.values() if engine.up and not engine.retired]
+        ready = [engine for engine in self._engines.values() if engine.up and not engine.retired and engine.weight]
+        self._shares = Shares.of((e for e in self._engines.values() if not e.retired), self._shares)
         self._open = [engine for engine in ready if engine.paused_until is None]
         self.any_up = bool(ready)
         self._first = next(iter(self._engines.values()), self._first)
@@ -159,7 +192,7 @@ class Fleet:
 
 def _choose_at(engine: Engine, heads: Sequence[Ticket]) -> tuple[Ticket, Engine] | None:
     """`Fleet.choose` where there is nothing to choose of engines."""
-    older_lacks = _EVERYTHING
+    older_lacks = EVERYTHING
     for head in heads:
         lacks = engine.lacking(head)
         if not lacks and older_lacks & ~USED_BY[head.needs[0]]:
@@ -197,4 +230,5 @@ def _snapshot(engine: Engine, running: Mapping[tuple[str, LengthClass], int]) ->
         slots=ledger.slots,
         kv_reserved_tokens=ledger.kv_tokens,
         budgets=ledger.budgets(),
+        weight=engine.weight,
     )

@@ -6,6 +6,8 @@ them one holds both lengths. Never looks at budgets.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gateway.core.lane import Lane
 from gateway.core.orders import order_of
 from gateway.core.plan import AdmissionKind, Plan
@@ -19,6 +21,7 @@ class Lanes:
 
     def __init__(self, plan: Plan) -> None:
         self.by_length = [Lane(order_of(plan.order)) for _ in range(_lanes_of(plan))]
+        self._passed_over: list[Ticket] = []
 
     def __getitem__(self, length_class: LengthClass) -> Lane:
         """Return the lane in which requests of this length wait."""
@@ -36,6 +39,24 @@ class Lanes:
         if len(heads) == 2 and heads[1].id < heads[0].id:
             heads.reverse()
         return heads
+
+    def pass_over_bound(self, heads: Sequence[Ticket]) -> bool:
+        """Pass over the heads that one engine alone can serve, until `resume`; False: there are none.
+
+        Whoever waits for its own engine holds up its own flow and no other.
+        """
+        bound = [head for head in heads if head.assignment.engine is not None]
+        for head in bound:
+            self[head.assignment.length_class].set_aside(head.tenant)
+        self._passed_over += bound
+        return bool(bound)
+
+    def resume(self) -> None:
+        """Bring those back who were passed over."""
+        for head in self._passed_over:
+            if not head.tenant.is_set_aside:
+                self[head.assignment.length_class].bring_back(head.tenant)
+        self._passed_over.clear()
 
     def hold(self, tenant: Tenant) -> None:
         """Pass a tenant over in every lane while it runs as much as it may."""

@@ -9,7 +9,7 @@ Sets of budgets are bit masks, and what fits is found by five comparisons: this 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
 
 from gateway.core.plan import AdmissionKind, AdmissionPlan, KvBudget
@@ -40,6 +40,8 @@ NO_LONG_PREFILL = 1 << Budget.LONG_PREFILLS
 
 USED_BY = tuple(sum(1 << budget for budget in (*own, *_SHARED)) for own in _OWN)
 """The budgets that a request uses, as a mask, by the first of its needs: a short's, a long's."""
+EVERYTHING = -1
+"""The mask of all budgets."""
 
 
 def needs_of(assignment: Assignment, kv_block_tokens: int) -> Needs:
@@ -56,25 +58,29 @@ def caps_of(admission: AdmissionPlan, limits: EngineLimits) -> dict[Budget, int]
     caps: dict[Budget, int] = {}
     if admission.kind is AdmissionKind.NONE:
         return caps
-    bounds = (admission.slots.total if admission.slots else None, limits.max_num_seqs)
-    total = min((bound for bound in bounds if bound is not None), default=None)
-    if total is not None:
-        caps[Budget.SLOTS] = total
+    assert admission.slots is not None
+    total = caps[Budget.SLOTS] = sequences_of(admission, limits)
     if admission.kind is AdmissionKind.SLOTS:
         return caps
     if admission.long_prefills_max is not None:
         caps[Budget.LONG_PREFILLS] = admission.long_prefills_max
     if admission.short_prefill_tokens_max is not None:
         caps[Budget.SHORT_PREFILL_TOKENS] = admission.short_prefill_tokens_max
-    if total is not None and admission.slots is not None:
-        caps[Budget.SHORT_SLOTS] = max(1, total - admission.slots.long_reserve)
-        caps[Budget.LONG_SLOTS] = max(1, total - admission.slots.short_reserve)
+    caps[Budget.SHORT_SLOTS] = max(1, total - admission.slots.long_reserve)
+    caps[Budget.LONG_SLOTS] = max(1, total - admission.slots.short_reserve)
     if limits.kv_tokens is not None:
         caps[Budget.KV_TOKENS] = limits.kv_tokens
         kept = kv_reserves(admission, limits.kv_tokens)
         caps[Budget.SHORT_KV_TOKENS] = max(1, limits.kv_tokens - kept.long_reserve_tokens)
         caps[Budget.LONG_KV_TOKENS] = max(1, limits.kv_tokens - kept.short_reserve_tokens)
     return caps
+
+
+def sequences_of(admission: AdmissionPlan, limits: EngineLimits) -> int:
+    """Return the sequences that a plan with a gate lets an engine run: the smaller of the plan's and the engine's."""
+    assert admission.slots is not None, "only a plan without a gate has none"
+    total = admission.slots.total
+    return total if limits.max_num_seqs is None else min(total, limits.max_num_seqs)
 
 
 def kv_reserves(admission: AdmissionPlan, kv_tokens: int) -> KvBudget:
@@ -193,6 +199,12 @@ class Ledger:
             own.kv_tokens -= kv_tokens
             self.slots -= sequences
             self.kv_tokens -= kv_tokens
+
+    def amounts(self) -> tuple[Sequence[int], Mapping[Budget, int]]:
+        """Return what is used now, in the order of budgets, and what is allowed; neither changes any more."""
+        short, long = self._sides
+        slots, kv_tokens = (self.slots, short.slots, long.slots), (self.kv_tokens, short.kv_tokens, long.kv_tokens)
+        return (long.prefill, short.prefill, *slots, *kv_tokens), self._caps
 
     @property
     def short_prefill_tokens(self) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gateway.core.ledger import kv_reserves
+from gateway.core.ledger import kv_reserves, sequences_of
 from gateway.core.plan import AdmissionKind, KvBudget, OrderKind, Plan
 from gateway.core.types import EngineLimits, LengthClass
 
@@ -102,8 +102,7 @@ def kv_reserved(kept: KvBudget) -> int:
 
 def decodes(plan: Plan, limits: EngineLimits) -> int:
     """D: sequences that may decode at once."""
-    assert plan.admission.slots is not None
-    return min(plan.admission.slots.total, limits.max_num_seqs or plan.admission.slots.total)
+    return sequences_of(plan.admission, limits)
 
 
 def sequences_kept(plan: Plan, limits: EngineLimits, length_class: LengthClass, context_tokens: int) -> int:

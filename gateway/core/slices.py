@@ -111,9 +111,6 @@ class Courses:
         """Set the tokens of one engine step and of one block of its cache."""
         self._step_tokens, self._block_tokens = step_tokens, block_tokens
 
-    def __contains__(self, ticket: Ticket) -> bool:
-        return ticket in self._courses
-
     def __len__(self) -> int:
         return len(self._courses)
 

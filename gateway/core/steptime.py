@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil, sqrt
+from typing import Protocol
 
 _FORGETTING = 0.98  # about the last 50 prefills that passed count
 _RIDGE = 1e-4
@@ -88,6 +89,34 @@ class StepModel:
     def decode_s(self, output_tokens: float, context_tokens: float) -> float:
         """Predict what decoding adds to the steps that it rides in; their fixed cost is the prefills' or shared."""
         return output_tokens * (self.per_token_s + self.per_token_context_s * (context_tokens + output_tokens / 2))
+
+
+class Fit(Protocol):
+    """What an engine predicts by, and what it tells of prefills that passed."""
+
+    @property
+    def model(self) -> StepModel: ...
+
+    def calibrate(self, samples: Sequence[PrefillSample]) -> None: ...
+
+    def observe(self, *, prompt_tokens: int, steps: int, seconds: float, context_tokens: int = 0) -> None: ...
+
+
+class FollowedFit:
+    """The step times that another fit knows. Learns nothing: who follows sends no prefill of its own."""
+
+    def __init__(self, fit: Fit) -> None:
+        self._fit = fit
+
+    @property
+    def model(self) -> StepModel:
+        return self._fit.model
+
+    def calibrate(self, samples: Sequence[PrefillSample]) -> None:
+        """Do nothing."""
+
+    def observe(self, *, prompt_tokens: int, steps: int, seconds: float, context_tokens: int = 0) -> None:
+        """Do nothing."""
 
 
 class StepFit:

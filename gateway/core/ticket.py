@@ -25,6 +25,7 @@ class Assignment:
     fingerprint: a hash of the body, to know a refused request again; None: it is not looked for.
     says_retry: the caller's own word that this is not its first try.
     is_divisible: its prompt may be computed in parts, where the plan does so.
+    engine: the only one that can serve it, which keeps what it goes on from; None: any of the pool.
     """
 
     plan: Plan
@@ -43,6 +44,7 @@ class Assignment:
     fingerprint: int | None = None
     says_retry: bool = False
     is_divisible: bool = False
+    engine: str | None = None
 
     @property
     def service_class(self) -> str:
@@ -167,11 +169,13 @@ class Finished(NamedTuple):
     """A ticket ended by its own end (not by Refused): all its charges have gone back.
 
     waited_s: seconds in line, where it left while it waited; None where it was at an engine.
+    output_tokens: what the engine generated, over all sequences; None: not known.
     """
 
     ticket: Ticket
     outcome: Outcome
     waited_s: float | None
+    output_tokens: int | None = None
 
 
 Event = Queued | Dispatched | Proceed | Recalled | SliceEnded | Refused | FirstToken | Finished

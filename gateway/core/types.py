@@ -157,11 +157,13 @@ class EngineSpec:
     """One engine as admission knows it: a name and its limits. Routing by URL is the shell's.
 
     up: whether it takes work from the moment it is added; of an engine that is there already `set_up` decides.
+    weight: its share of its pool's requests where the weights differ; 0: it takes nothing new.
     """
 
     name: str
     limits: EngineLimits = field(default_factory=EngineLimits)
     up: bool = True
+    weight: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +200,7 @@ class EngineSnapshot:
     slots: int
     kv_reserved_tokens: int
     budgets: Mapping[str, int]
+    weight: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,9 +23,6 @@ class Waiting:
         self._shares: dict[str, tuple[Share, Share]] = {}
         self._deadlines: LazyHeap[Ticket] = LazyHeap()
 
-    def __len__(self) -> int:
-        return len(self._deadlines)
-
     def __contains__(self, ticket: Ticket) -> bool:
         return ticket in self._deadlines
 
@@ -94,6 +91,10 @@ class Waiting:
             limit=limit,
             observed=observed,
         )
+
+    def beside(self, assignment: Assignment) -> int:
+        """Return how many wait in the assignment's class and length."""
+        return self.share(assignment).requests
 
     def next_deadline(self) -> float:
         """Return the earliest deadline; infinity: nothing waits."""

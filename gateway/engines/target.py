@@ -40,7 +40,7 @@ class Timeouts:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One engine. api_key is sent upstream and shown nowhere."""
+    """One engine. api_key is sent upstream and shown nowhere. weight: as the file states its share of requests."""
 
     name: str
     url: str
@@ -50,6 +50,7 @@ class Target:
     limits: EngineLimits
     timeouts: Timeouts
     api_key: str | None = field(default=None, repr=False)
+    weight: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

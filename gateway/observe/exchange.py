@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
+from gateway.core.standing import Ahead
 from gateway.core.ticket import Assignment
-from gateway.core.types import Identity, LengthClass, Outcome, Reason
+from gateway.core.types import Identity, LengthClass, Outcome, Reason, Refusal
 
 UNKNOWN = "none"  # a label that is not known (yet)
 
@@ -45,7 +46,8 @@ class Exchange:
 
     counted_prompt_tokens: the gateway's own count, by counting_method. prompt_tokens, output_tokens: the engine's
     `usage`. usage_told: called with the engine's prompt tokens, for whoever counted them. sliced: whether a slice of
-    its prompt was computed before it.
+    its prompt was computed before it. stood, stood_at_end: what stood in its way when it joined its line, or was
+    refused, and when its wait ended without an engine. refusal: the last answer of the gateway itself.
     """
 
     request_id: str
@@ -66,6 +68,9 @@ class Exchange:
     waited_s: float | None = None
     counted_prompt_tokens: int | None = None
     counting_method: str = ""
+    stood: Ahead | None = None
+    stood_at_end: Ahead | None = None
+    refusal: Refusal | None = None
     usage_told: Callable[[int], None] | None = None
     prompt_tokens: int | None = None
     output_tokens: int | None = None

@@ -47,6 +47,17 @@ class Families:
         self.slice_cached = self._histogram(
             "gateway_slice_cached_ratio", "Share of a sliced prompt that its request found cached.", COMMON, _SHARE
         )
+        self.shadow_comparisons = self._counter(
+            "gateway_shadow_comparisons_total", "Requests that both policies have decided on.", COMMON
+        )
+        self.shadow_disagreements = self._counter(
+            "gateway_shadow_disagreements_total",
+            "Requests that the shadow policy would have treated otherwise.",
+            (*COMMON, "kind"),
+        )
+        self.shadow_failures = self._counter(
+            "gateway_shadow_failures_total", "Faults of the shadow policy; each switched it off.", ()
+        )
         self.http = self._counter("gateway_http_requests_total", "Answers on the public port.", ("route", "status"))
         self.connections_refused = self._counter(
             "gateway_connections_refused_total", "Connections beyond a port's bound, told so and closed.", ()

@@ -41,6 +41,7 @@ class GaugeSources:
     plan: Callable[[], Plan]
     pools: Callable[[], Mapping[str, Snapshot]]
     engines: Callable[[], Mapping[str, EngineReading]]
+    shadow: Callable[[], Plan | None] = lambda: None
 
 
 class ScrapedGauges:
@@ -58,8 +59,14 @@ class ScrapedGauges:
         yield from self._lines(pools, plan)
         yield from _ledgers(pools)
         yield from _engines(self._sources.engines())
-        policy = Scraped("gateway_policy_info", "The policy in force.", labels=("name", "sha256", "mode"))
+        policy = Scraped(
+            "gateway_policy_info",
+            "The policy in force, and the one that is only counted.",
+            labels=("name", "sha256", "mode"),
+        )
         policy.add((plan.name, plan.sha256, "active"), 1)
+        if (shadow := self._sources.shadow()) is not None:
+            policy.add((shadow.name, shadow.sha256, "shadow"), 1)
         yield policy
         info = Scraped("gateway_info", "The gateway.", labels=("version",))
         info.add((RELEASE,), 1)
@@ -107,6 +114,7 @@ def _ledgers(pools: Mapping[str, Snapshot]) -> Iterator[Scraped]:
     )
     longs = Scraped("gateway_long_prefills", "Long prompts in prefill.", labels=_ENGINE)
     kv = Scraped("gateway_kv_reserved_tokens", "KV-cache tokens reserved.", labels=_ENGINE)
+    weight = Scraped("gateway_engine_weight", "Its share of new requests; 0: it is drained.", labels=_ENGINE)
     budget = Scraped("gateway_budget", "The cap that the ledger is held against.", labels=(*_ENGINE, "resource"))
     for pool, snapshot in pools.items():
         for name, engine in snapshot.engines.items():
@@ -116,9 +124,10 @@ def _ledgers(pools: Mapping[str, Snapshot]) -> Iterator[Scraped]:
                 prefill.add((length.value, pool, name), tokens)
             longs.add((pool, name), engine.long_prefills)
             kv.add((pool, name), engine.kv_reserved_tokens)
+            weight.add((pool, name), engine.weight)
             for resource, cap in engine.budgets.items():
                 budget.add((pool, name, resource), cap)
-    yield from (running, prefill, longs, kv, budget)
+    yield from (running, prefill, longs, kv, weight, budget)
 
 
 def _all_running(snapshot: Snapshot, engine: EngineSnapshot) -> Mapping[tuple[str, LengthClass], int]:

@@ -14,6 +14,7 @@ from typing import assert_never
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 
 from gateway.core.plan import Plan
+from gateway.core.standing import Ahead
 from gateway.core.ticket import (
     Assignment,
     Dispatched,
@@ -30,6 +31,7 @@ from gateway.core.ticket import (
 )
 from gateway.core.types import Identity, LengthClass, Outcome, Reason, WaitOutcome
 from gateway.observe.counting import CountingReading, counting_families
+from gateway.observe.decisions import Decisions
 from gateway.observe.exchange import NO_LABELS, UNKNOWN, Exchange, Exchanges, Labels, Phase
 from gateway.observe.families import Families
 from gateway.observe.gauges import GaugeSources, ScrapedGauges
@@ -59,6 +61,7 @@ class Observer:
     def __init__(self, now: Callable[[], float], ended: Callable[[Exchange], None]) -> None:
         self.families = Families()
         self.exchanges = Exchanges()
+        self.decisions = Decisions(self.exchanges)
         self._now = now
         self._ended = ended
         self._classes: frozenset[str] = frozenset()
@@ -122,6 +125,14 @@ class Observer:
         """Take note before the assignment is offered: core events find the request by it."""
         exchange.stream = assignment.stream
         self.exchanges.assigned(exchange, assignment, pool)
+
+    def stands(self, ticket: Ticket, ahead: Ahead) -> None:
+        """Take note of what stands in a request's way, before the event that says that it waits or is refused."""
+        exchange = self.exchanges.of(ticket.assignment)
+        if exchange.stood is None:
+            exchange.stood = ahead
+        else:
+            exchange.stood_at_end = ahead
 
     def core_event(self, event: Event, now: float) -> None:
         """Take in one event of Admission, in the instant in which it happened."""
@@ -191,6 +202,7 @@ class Observer:
     def settled(self, exchange: Exchange) -> None:
         """Hand the request on to the log: it has ended and its answer is written or given up."""
         self._ended(exchange)
+        self.decisions.ended(exchange)
 
     # ── answers ──
 

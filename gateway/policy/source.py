@@ -30,9 +30,12 @@ def names() -> list[str]:
 
 def load(name_or_path: str) -> Plan:
     """The policy, compiled; raises ConfigError."""
-    raw, file = _bytes_and_label(name_or_path)
-    policy = parse(raw, file=file, model=Policy)
-    return compile_policy(policy, file=file, sha256=hashlib.sha256(raw).hexdigest())
+    return _loaded(name_or_path)[1]
+
+
+def stated(name_or_path: str) -> Policy:
+    """The policy as its file states it, defaults filled in; raises ConfigError, also for what does not compile."""
+    return _loaded(name_or_path)[0]
 
 
 def text(name_or_path: str) -> str:
@@ -48,6 +51,12 @@ def summary(name: str) -> str:
 def json_schema() -> str:
     """The JSON Schema of policy files, with a line feed at the end."""
     return json.dumps(Policy.model_json_schema(), indent=2) + "\n"
+
+
+def _loaded(name_or_path: str) -> tuple[Policy, Plan]:
+    raw, file = _bytes_and_label(name_or_path)
+    policy = parse(raw, file=file, model=Policy)
+    return policy, compile_policy(policy, file=file, sha256=hashlib.sha256(raw).hexdigest())
 
 
 def _bytes_and_label(name_or_path: str) -> tuple[bytes, str]:

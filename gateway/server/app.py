@@ -20,6 +20,7 @@ import structlog
 from aiohttp import web
 
 from gateway.core.types import Snapshot
+from gateway.engines.canary import Canary
 from gateway.identity.keyring import Keyring
 from gateway.observe import logs
 from gateway.observe.gauges import EngineReading, GaugeSources
@@ -31,7 +32,7 @@ from gateway.server.connector import engine_session
 from gateway.server.counters import Counters
 from gateway.server.draining import Draining
 from gateway.server.ending import Ending
-from gateway.server.front import Front, PortBounds
+from gateway.server.front import HAS_COMPILED_PARSER, Front, PortBounds
 from gateway.server.handlers import Handlers
 from gateway.server.in_force import InForce
 from gateway.server.intake import IntakeBounds
@@ -44,6 +45,7 @@ from gateway.server.ops_acts import Acts, OpsActs
 from gateway.server.questions import Questions
 from gateway.server.reload import Configured, Read, Reload
 from gateway.server.rooms import Rooms
+from gateway.server.shadows import Shadows
 from gateway.server.tasks import spawn
 from gateway.server.token_keys import TokenKeys
 from gateway.server.upstream import Upstream
@@ -80,8 +82,9 @@ class Gateway:
         upstream = Upstream(self._session, lambda engine: observer.families.resends.at(engine).inc())
         questions = Questions(upstream)
         pools = wiring.pools(settings)
-        gates = {pool.name: wiring.gate(pool, plan, clock, observer) for pool in pools}
-        self._news = wiring.engine_news(pools, gates, lambda: self.rooms.plan, questions, clock)
+        canary = Canary(pools)
+        gates = {pool.name: wiring.gate(pool, plan, canary, clock, observer) for pool in pools}
+        self._news = wiring.engine_news(pools, gates, lambda: self.rooms.plan, questions, clock, canary=canary)
         self._counters = Counters(settings, self._news.watches, questions)
         jwt, limits = settings.auth.jwt, settings.limits
         self._token_keys = None if jwt is None else TokenKeys(jwt, clock, observer)
@@ -92,12 +95,14 @@ class Gateway:
             pools=pools,
             counters=self._counters.by_pool,
             gates=gates,
+            canary=canary,
             watches=self._news.watches,
             upstream=upstream,
             observer=observer,
             clock=clock,
             ending=Ending(),
             kept_responses=KeptResponses(),
+            shadows=Shadows(observer),
             intake=IntakeBounds(
                 limits.body_bytes_max, limits.inflated_bytes_max, limits.header_bytes_max, limits.body_read_s
             ),
@@ -110,7 +115,10 @@ class Gateway:
         self._in_force = in_force
         self._reload = Reload(configured, read, self.rooms, in_force, self._counters)
         self._draining = Draining(self.rooms, lambda: self._reload.settings.drain)
-        observer.scrape_from(GaugeSources(lambda: self.rooms.plan, self._snapshots, self._readings))
+        self.rooms.shadows.put(plan, configured.shadow, gates, clock.now())
+        observer.scrape_from(
+            GaugeSources(lambda: self.rooms.plan, self._snapshots, self._readings, lambda: self.rooms.shadows.plan)
+        )
         observer.scrape_counting_from(self._counters.readings)
         refused = observer.families.connections_refused.at().inc
         connections_max = open_files.connections_that_fit(
@@ -122,8 +130,8 @@ class Gateway:
             refused=refused,
             answered=lambda status: observer.answered(None, status),
         )
-        acts = Acts(self._reload.apply, self._drain, self._draining.undo)
-        ops = OpsPort(self.rooms, OpsActs(acts, self.rooms.ending, settings.ops))
+        acts = Acts(self._reload.apply, self._drain, self._draining.undo, in_force.route)
+        ops = OpsPort(self.rooms, OpsActs(acts, self.rooms.ending, canary, settings.ops))
         self._ops_front = Front(ops.handle, OPS_BOUNDS, refused=refused, answered=lambda _status: None)
         self._runners = tuple(
             web.ServerRunner(front, shutdown_timeout=STOP_S_MAX) for front in (self._front, self._ops_front)
@@ -230,6 +238,10 @@ async def serve(configured: Configured, read: Read) -> int:
     loop.add_signal_handler(signal.SIGHUP, log.warning, "not_serving_yet")  # by default it would kill us
     open_files.raise_limit(settings.limits.connections_max)
     try:
+        if not HAS_COMPILED_PARSER:
+            fix = "Install aiohttp with its compiled part, and leave AIOHTTP_NO_EXTENSIONS unset"
+            log.error("cannot_start", problem="aiohttp has no compiled HTTP parser here", fix=fix)
+            return 1
         keyring = await asyncio.to_thread(wiring.keyring, settings, configured.plan)
         async with AsyncExitStack() as stack:
             try:

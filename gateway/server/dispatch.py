@@ -25,7 +25,7 @@ from gateway.server.relay import Busy, Passage, relay
 from gateway.server.rooms import Rooms
 from gateway.server.slicer import Prompt, send_slice
 from gateway.server.upstream import Outgoing
-from gateway.wire.dialects import COMPLETIONS, Route
+from gateway.wire.dialects import COMPLETIONS, Dialect, Route, request_id_headers
 from gateway.wire.requests import Call
 
 # The pause holds for the whole engine, so it does not grow with one request's tries: the others would wait with it.
@@ -116,7 +116,7 @@ async def _send_request(rooms: Rooms, watch: EngineWatch, lease: Lease, admitted
         dialect=admitted.call.route.dialect,
         observer=rooms.observer,
         now=rooms.clock.now,
-        own_headers=own_headers(admitted.exchange, lease.waited_s),
+        own_headers=own_headers(admitted.exchange, admitted.call.route.dialect, lease.waited_s),
         answered=watch.answered,
         generated=watch.generated,
         named=partial(rooms.kept_responses.made, engine=watch.target, tenant=admitted.assignment.tenant),
@@ -141,9 +141,9 @@ def _tell_health(watch: EngineWatch, failure: EngineFailure, lease: Lease) -> No
         watch.silent()
 
 
-def own_headers(exchange: Exchange, waited_s: float | None) -> Headers:
+def own_headers(exchange: Exchange, dialect: Dialect, waited_s: float | None) -> Headers:
     """Return the gateway's own response headers, as far as the request is known."""
-    headers = [("x-request-id", exchange.request_id)]
+    headers = request_id_headers(dialect, exchange.request_id)
     if exchange.assignment is not None:
         headers += [
             ("x-gateway-service-class", exchange.assignment.service_class),

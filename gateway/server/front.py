@@ -12,21 +12,26 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import structlog
-from aiohttp import web
-from aiohttp.web_protocol import RequestHandler
+from aiohttp import HttpVersion10, HttpVersion11, http_parser, web
+from aiohttp.web_protocol import RequestHandler, RequestPayloadError, _ErrInfo
 
 from gateway.core.types import Reason, Refusal
 from gateway.server.downstream import AnswerBrokenOff
+from gateway.server.intake import FOREIGN_VERSION
 from gateway.server.request_ids import REQUEST_ID, new_request_id
 from gateway.server.turned_away import LINGER_S_MAX, TurnedAway
 from gateway.wire import refusals
 from gateway.wire.dialects import Dialect
 
 HEADERS_MAX = 128
+_SPOKEN = frozenset({HttpVersion10, HttpVersion11})
 _CRASHED = (
     b'{"error":{"message":"The gateway failed on this request.","type":"api_error","param":null,'
     b'"code":"internal_error"}}'
 )
+
+# aiohttp's parser in Python reads some requests otherwise than the compiled one, and takes what that one refuses.
+HAS_COMPILED_PARSER = http_parser.HttpRequestParser is not http_parser.HttpRequestParserPy
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
@@ -68,6 +73,13 @@ class Front(web.Server):
     def __call__(self) -> RequestHandler:
         return FrontConnection(self, loop=self._loop, **self._kwargs)
 
+    def _make_request(self, message: http_parser.RawRequestMessage, *rest: Any) -> web.BaseRequest:
+        request = super()._make_request(message, *rest)
+        if message.version not in _SPOKEN:
+            request[FOREIGN_VERSION] = True
+            request._version = HttpVersion11  # noqa: SLF001 - aiohttp would answer in the version that it was asked in
+        return request
+
     async def shutdown(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - aiohttp's signature
         self.turned_away.cut()
         await super().shutdown(timeout)
@@ -94,6 +106,22 @@ class FrontConnection(RequestHandler):
         self._front.refused()
         self._force_close = True
         self._front.turned_away.take(cast("asyncio.Transport", transport))
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._messages and isinstance(self._messages[-1][0], _ErrInfo):
+            self._break_body_off()
+
+    def _break_body_off(self) -> None:
+        """Tell whoever reads the body under way that its framing went wrong.
+
+        aiohttp tells it to whoever awaits the next request alone, and lets the reader of this body wait.
+        """
+        current = self._current_request
+        body = self._messages[-2][1] if len(self._messages) > 1 else None if current is None else current.content
+        if body is not None and not body.is_eof() and body.exception() is None:
+            body.set_exception(RequestPayloadError("the body's framing is wrong"))
+            body.feed_eof()  # nothing of it comes any more: aiohttp is not to wait for a rest
 
     def pause_reading(self) -> None:
         """Stop reading for a slow request body; a connection that cannot be read cannot tell that its client left.

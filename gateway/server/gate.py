@@ -12,6 +12,7 @@ from typing import Protocol, assert_never
 
 from gateway.core.admission import Admission
 from gateway.core.plan import Plan
+from gateway.core.standing import Ahead
 from gateway.core.steptime import PrefillSample, StepModel
 from gateway.core.ticket import (
     Assignment,
@@ -49,6 +50,20 @@ class Clock(Protocol):
     def now(self) -> float: ...
 
     def call_at(self, when: float, callback: Callable[[], None]) -> Timer: ...
+
+
+class Follower(Protocol):
+    """Who is told what admission does, after it was done, and may not stand in its way."""
+
+    def events(self, events: Sequence[Event], now: float) -> None: ...
+
+    def set_up(self, engine: str, *, up: bool, now: float) -> None: ...
+
+    def reconfigure(self, engines: Sequence[EngineSpec], now: float) -> None: ...
+
+    def drain(self, deadline_at: float, now: float) -> None: ...
+
+    def undrain(self, now: float) -> None: ...
 
 
 class Lease:
@@ -93,10 +108,21 @@ class Lease:
 
 
 class Gate:
-    """Admission to one pool for coroutines."""
+    """Admission to one pool for coroutines. admission: to look at. follower: told everything; None: nobody is.
 
-    def __init__(self, admission: Admission, clock: Clock, observe: Callable[[Event, float], None]) -> None:
-        self._admission = admission
+    stands: told what stands in the way of who waits or is refused, before `observe` is told of that.
+    """
+
+    def __init__(
+        self,
+        admission: Admission,
+        clock: Clock,
+        observe: Callable[[Event, float], None],
+        stands: Callable[[Ticket, Ahead], None],
+    ) -> None:
+        self.admission = self._admission = admission
+        self._stands = stands
+        self.follower: Follower | None = None
         self._clock = clock
         self._observe = observe
         self._placements: dict[int, asyncio.Future[Dispatched | Refused]] = {}
@@ -152,6 +178,8 @@ class Gate:
     def set_up(self, engine: str, *, up: bool) -> None:
         now = self._clock.now()
         self._settle(self._admission.set_up(engine, up, now), now)
+        if self.follower is not None:
+            self.follower.set_up(engine, up=up, now=now)
 
     def engine_said(self, engine: str, load: EngineLoad) -> None:
         now = self._clock.now()
@@ -160,11 +188,15 @@ class Gate:
     def reconfigure(self, plan: Plan, engines: Sequence[EngineSpec]) -> None:
         now = self._clock.now()
         self._settle(self._admission.reconfigure(plan, engines, now), now)
+        if self.follower is not None:
+            self.follower.reconfigure(engines, now)
 
     def drain(self, deadline_s: float) -> None:
         """Refuse new requests, and waiting ones that may wait longer than `deadline_s` from now."""
         now = self._clock.now()
         self._settle(self._admission.drain(now, now + deadline_s), now)
+        if self.follower is not None:
+            self.follower.drain(now + deadline_s, now)
 
     def calibrated(self, engine: str, samples: Sequence[PrefillSample]) -> None:
         self._admission.calibrated(engine, samples)
@@ -175,19 +207,23 @@ class Gate:
     def undrain(self) -> None:
         now = self._clock.now()
         self._settle(self._admission.undrain(now), now)
+        if self.follower is not None:
+            self.follower.undrain(now)
 
     @property
-    def is_idle(self) -> bool:
-        """Whether nobody waits or runs here."""
+    def alive(self) -> int:
+        """How many wait or run here."""
         snapshot = self.snapshot()
-        waiting = any(line.requests for line in snapshot.lines.values())
-        return not waiting and not any(sum(engine.running.values()) for engine in snapshot.engines.values())
+        waiting = sum(line.requests for line in snapshot.lines.values())
+        return waiting + sum(sum(engine.running.values()) for engine in snapshot.engines.values())
 
     def snapshot(self) -> Snapshot:
         return self._admission.snapshot()
 
     def _settle(self, events: list[Event], now: float) -> None:
         for event in events:
+            if isinstance(event, Queued | Refused):
+                self._stands(event.ticket, self._admission.standing(event.ticket))
             self._observe(event, now)
             match event:
                 case Dispatched(ticket=ticket) | Refused(ticket=ticket):
@@ -204,6 +240,8 @@ class Gate:
                     pass
                 case _:
                     assert_never(event)
+        if self.follower is not None:
+            self.follower.events(events, now)
         self._rearm()
 
     def _rearm(self) -> None:

@@ -36,6 +36,7 @@ from gateway.server.rooms import Rooms
 from gateway.server.slicer import Prompt
 from gateway.server.unadmitted import Unadmitted
 from gateway.server.visit import Visit
+from gateway.shadow.counts import Line
 from gateway.wire import refusals, requests
 from gateway.wire.dialects import RESPONSES, Dialect, PromptForm, Route, WrongMethod, find_route
 from gateway.wire.headers import engine_headers
@@ -178,16 +179,15 @@ class Handlers:
         pool = models.pool_of(pools, identity, draft.model)
         call = await of_body(len(body), requests.judge, draft, plan.request, rooms.allowed_engine_fields)
         previous = call.members.get("previous_response_id") if route is RESPONSES else None
-        if previous is not None:
-            rooms.kept_responses.engine_of(previous, identity.tenant, param="previous_response_id")
+        engine = None if previous is None else rooms.keeper_of(previous, identity.tenant, pool.name).target.name
         context_tokens = pools.context_tokens(call.model)
         shape = await self._measure(exchange, pool, call, context_tokens)
         rooms.observer.measured(exchange, plan.length_class(shape.longest_prompt_tokens), pool.name)
         prompt, is_divisible = await self._divisible(plan, pool, call, shape)
-        judged = classify(
-            plan,
-            identity,
-            shape,
+        judge = partial(
+            classify,
+            identity=identity,
+            shape=shape,
             context_tokens=context_tokens,
             wait_s_wish=wait_s_wish,
             output_param=call.output_member or "",
@@ -196,9 +196,14 @@ class Handlers:
             says_retry=intake.says_retry(visit.request),
             is_divisible=is_divisible,
         )
+        judged = judge(plan)
+        if (shadow := rooms.shadows.of(pool.name)) is not None:
+            line = Line(identity.service_class, plan.length_class(shape.longest_prompt_tokens))
+            shadow.judge(judge, judged, line, rooms.clock.now())
         if not isinstance(judged, Assignment):
             raise Refusing(judged)
         sent_headers = engine_headers(headers.items(), content_type="application/json")
+        judged = replace(judged, engine=engine)
         return pool, Admitted(call.released(), judged, sent_headers, exchange, visit.client, visit.service, prompt)
 
     # ── steps ──
@@ -263,6 +268,7 @@ class Handlers:
             observer.refused(refusal.reason, exchange)
             refusal = spread(refusal)
         if exchange is not None:
+            exchange.refusal = refusal
             observer.ended_outside(exchange, Outcome.REFUSED)
         service_class = None if visit.identity is None else visit.identity.service_class
         length_class = None if exchange is None else exchange.length_class

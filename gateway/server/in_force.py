@@ -20,6 +20,7 @@ from gateway.engines.watch import EngineWatch
 from gateway.observe.exchange import Phase
 from gateway.server import wiring
 from gateway.server.rooms import Rooms
+from gateway.server.route_wish import RouteWish
 from gateway.server.tasks import spawn
 from gateway.server.wiring import EngineNews
 
@@ -66,6 +67,7 @@ class InForce:
         for target in targets.values():
             self._watch(target)
         rooms.plan, rooms.pools, news.pools = plan, pools, pools
+        rooms.canary.put_in_force(pools)
         before, news.specs = news.specs, {}
         now = rooms.clock.now()
         names = {pool.name for pool in pools}
@@ -77,16 +79,31 @@ class InForce:
         for pool in pools:
             self._leaving.pop(pool.name, None)
             watches = [rooms.watches[target.name] for target in pool.targets]
-            specs = [EngineSpec(watch.target.name, watch.limits, up=False) for watch in watches]
+            specs = [
+                EngineSpec(name, watch.limits, up=False, weight=rooms.canary.weight(pool.name, name))
+                for name, watch in ((watch.target.name, watch) for watch in watches)
+            ]
             news.specs.update((spec.name, spec) for spec in specs)
             if pool.name in rooms.gates:
                 rooms.gates[pool.name].reconfigure(plan, specs)
             else:
-                rooms.gates[pool.name] = wiring.gate(pool, plan, rooms.clock, rooms.observer)
+                rooms.gates[pool.name] = wiring.gate(pool, plan, rooms.canary, rooms.clock, rooms.observer)
             for watch in watches:
                 pools.learn(watch.target, watch.known.cards)
                 rooms.gates[pool.name].set_up(watch.target.name, up=watch.health.is_up)
         rooms.observer.put_in_force(plan, names)
+
+    def route(self, wish: RouteWish) -> None:
+        """Shift a pool's weights, or roll them back; what runs stays where it is. Raises CannotShift."""
+        rooms, specs = self._rooms, self._news.specs
+        if wish.weights is None:
+            rooms.canary.roll_back(wish.pool)
+        else:
+            rooms.canary.shift(wish.pool, wish.weights)
+        weights = rooms.canary.weights(wish.pool)
+        changed = [replace(spec, weight=weights[name]) for name, spec in specs.items() if name in weights]
+        specs.update((spec.name, spec) for spec in changed)
+        rooms.gates[wish.pool].reconfigure(rooms.plan, changed)
 
     def once_unused(self, call: Callable[[], None]) -> None:
         """Call once no request that arrived by now is still being counted."""
@@ -100,7 +117,7 @@ class InForce:
             default=rooms.clock.now(),
         )
         for name, since in list(self._leaving.items()):
-            if since < received_since and rooms.gates[name].is_idle:
+            if since < received_since and not rooms.gates[name].alive:
                 del self._leaving[name], rooms.gates[name]
                 # Another gate may still have work at an engine that had moved here: its watch stays, its news do not.
                 for engine in [each for each in self._news.specs if self._is_of(self._news.specs[each], name)]:
@@ -125,7 +142,9 @@ class InForce:
         watch = watches.get(target.name)
         if watch is not None:
             was = watch.target
-            same = replace(was, limits=target.limits, timeouts=target.timeouts, carrier=target.carrier)
+            same = replace(
+                was, limits=target.limits, timeouts=target.timeouts, carrier=target.carrier, weight=target.weight
+            )
             if same == target:
                 watch.target = target
                 return

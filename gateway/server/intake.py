@@ -22,6 +22,7 @@ from gateway.server.refusing import Refusing
 LARGEST_BODIES_HELD_MAX = 16
 WAIT_HEADER = "x-gateway-wait-ms"
 RETRY_HEADER = "x-stainless-retry-count"
+FOREIGN_VERSION = web.RequestKey("foreign_version", bool)  # set where a request speaks neither HTTP/1.0 nor 1.1
 _WAIT_DIGITS_MAX = 9
 
 
@@ -42,6 +43,9 @@ class IntakeBounds:
 
 def judge_head(request: web.BaseRequest, bounds: IntakeBounds) -> None:
     """Refuse by the head alone, before anybody is asked who they are. Raises Refusing."""
+    if FOREIGN_VERSION in request:
+        message = "HTTP/1.1 and HTTP/1.0 are spoken here."
+        raise _refusing(Reason.BAD_REQUEST, message, "unsupported_http_version", None, None)
     header_bytes = sum(len(name) + len(value) + 4 for name, value in request.raw_headers)
     if header_bytes > bounds.header_bytes_max:
         message = f"The headers are over {bounds.header_bytes_max} bytes."

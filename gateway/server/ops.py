@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from importlib import resources
+from urllib.parse import unquote
 
 from aiohttp import web
 
+from gateway.observe.decisions import REFUSED_KEPT, SENT_KEPT
 from gateway.observe.exposition import CONTENT_TYPE
 from gateway.server.downstream import AnswerBrokenOff, ClientGone, Downstream
 from gateway.server.front import PortBounds
@@ -21,6 +23,7 @@ from gateway.server.state import is_ready, pools_not_ready, state
 from gateway.wire.targets import origin_form
 
 _PAGE = resources.files("gateway.server.page").joinpath("index.html").read_bytes()
+EXPLAIN = "/api/explain/"
 _PAGE_HEADERS = {
     "Content-Type": "text/html; charset=utf-8",
     "Cache-Control": "no-cache",
@@ -65,7 +68,8 @@ class Ops:
         return client.response
 
     async def _answer(self, request: web.BaseRequest) -> Answer:
-        route = self._routes.get(origin_form(request.raw_path).partition("?")[0])
+        path = origin_form(request.raw_path).partition("?")[0]
+        route = ("GET", self._explain) if path.startswith(EXPLAIN) else self._routes.get(path)
         if route is None:
             return problem(404, "There is no such page here.", f"There are {', '.join(self._routes)}")
         method, act = route
@@ -87,6 +91,16 @@ class Ops:
         ready = is_ready(rooms)
         body = {"ready": ready, "stage": rooms.ending.stage.value, "pools_without_engine": pools_not_ready(rooms)}
         return json_answer(body, status=200 if ready else 503)
+
+    async def _explain(self, request: web.BaseRequest) -> Answer:
+        rooms = self._rooms
+        request_id = unquote(origin_form(request.raw_path).partition("?")[0].removeprefix(EXPLAIN))
+        found = rooms.observer.decisions.explain(request_id, rooms.clock.now())
+        if found is not None:
+            return json_answer(found)
+        message = "No request of this id is among those that are kept."
+        fix = f"Look in the log: kept are the last {SENT_KEPT} that an engine got and {REFUSED_KEPT} that none got"
+        return problem(404, message, fix)
 
     async def _state(self, _request: web.BaseRequest) -> Answer:
         return json_answer(state(self._rooms))

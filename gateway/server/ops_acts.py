@@ -1,4 +1,4 @@
-"""The ops port's POST routes: reload and drain, and who may use them.
+"""The ops port's POST routes: reload, drain and route, and who may use them.
 
 Owns the guard. A browser that some other page drives is refused; beyond loopback only a bearer token opens, and
 without a token file there the routes are off. The token is read at each use, so that a new one needs no restart.
@@ -15,37 +15,43 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
+from gateway.engines.canary import Canary, CannotShift
 from gateway.observe.metrics import Reloaded
+from gateway.server import route_wish
 from gateway.server.ending import Ending
 from gateway.server.ops_answer import Answer, json_answer, problem
 from gateway.server.reload import Applied
+from gateway.server.route_wish import RouteWish
 from gateway.settings import Ops
 from gateway.strict_yaml import ConfigError
 
 TOKEN_CHARS_MIN = 16
+BODY_S_MAX = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Acts:
-    """What may be done from the ops port. drain and undrain return at once."""
+    """What may be done from the ops port. drain and undrain return at once; route raises CannotShift."""
 
     reload: Callable[[], Awaitable[Applied | ConfigError]]
     drain: Callable[[], None]
     undrain: Callable[[], None]
+    route: Callable[[RouteWish], None]
 
 
 class OpsActs:
     """The handlers of the POST routes."""
 
-    def __init__(self, acts: Acts, ending: Ending, place: Ops) -> None:
+    def __init__(self, acts: Acts, ending: Ending, canary: Canary, place: Ops) -> None:
         self._acts = acts
+        self._canary = canary
         self._ending = ending
         self._place = place
 
     @property
     def routes(self) -> Mapping[str, Callable[[web.BaseRequest], Awaitable[Answer]]]:
         """The handlers of POST, by path."""
-        return {"/api/reload": self._reload, "/api/drain": self._drain}
+        return {"/api/reload": self._reload, "/api/drain": self._drain, "/api/route": self._route}
 
     async def _reload(self, request: web.BaseRequest) -> Answer:
         if (no := await self._why_not(request)) is not None:
@@ -74,6 +80,20 @@ class OpsActs:
             return problem(400, "off is 1 or 0.", "Use ?off=1 to serve again")
         (self._acts.undrain if off == "1" else self._acts.drain)()
         return json_answer({"stage": self._ending.stage.value})
+
+    async def _route(self, request: web.BaseRequest) -> Answer:
+        if (no := await self._why_not(request)) is not None:
+            return no
+        try:
+            async with asyncio.timeout(BODY_S_MAX):
+                wish = route_wish.read(await request.read())
+            self._acts.route(wish)
+        except CannotShift as cannot:
+            return problem(400, cannot.problem, cannot.fix)
+        except (TimeoutError, web.HTTPRequestEntityTooLarge):
+            return problem(400, "The body is too large, or does not come.", "Send the weights alone")
+        weights, shifted = self._canary.weights(wish.pool), self._canary.is_shifted(wish.pool)
+        return json_answer({"pool": wish.pool, "weights": weights, "shifted": shifted})
 
     async def _why_not(self, request: web.BaseRequest) -> Answer | None:
         if _is_from_another_page(request, loopback_only=self._place.is_loopback):

@@ -30,12 +30,16 @@ RESTART_SECTIONS = ("listen", "ops", "limits")
 
 @dataclass(frozen=True, slots=True)
 class Configured:
-    """One reading of the configuration. path: gateway.yaml's; files: whose change is noticed, without the keys file."""
+    """One reading of the configuration. path: gateway.yaml's; files: whose change is noticed, without the keys file.
+
+    shadow: the policy that decides beside `plan` and is only counted; None: none does.
+    """
 
     path: Path
     settings: Settings
     plan: Plan
     files: tuple[Path, ...]
+    shadow: Plan | None = None
 
 
 Read = Callable[[], Configured]
@@ -121,6 +125,7 @@ class Reload:
         for replaced in self._counters.put_in_force(settings.pools, counters):
             self._in_force.once_unused(lambda replaced=replaced: self._counters.close_one(replaced))  # type: ignore[misc]
         self._in_force.put(plan, pools)
+        self._rooms.shadows.put(plan, configured.shadow, self._rooms.gates, self._rooms.clock.now())
         self._files = configured.files
         self.settings = settings.model_copy(
             update={section: getattr(self.settings, section) for section in RESTART_SECTIONS}

@@ -12,6 +12,7 @@ from gateway.core.guarantee import guarantee
 from gateway.core.steptime import StepModel
 from gateway.core.types import EngineSnapshot, LengthClass
 from gateway.engines.reading import longest_context_tokens
+from gateway.engines.target import Target
 from gateway.engines.watch import EngineWatch
 from gateway.identity.keyring import tenants
 from gateway.observe.gauges import EngineReading
@@ -37,8 +38,12 @@ def reading(watch: EngineWatch, now: float) -> EngineReading:
 
 
 def pools_not_ready(rooms: Rooms) -> list[str]:
-    """Return the pools of which no engine answers."""
-    return [pool.name for pool in rooms.pools if not any(rooms.watches[t.name].health.is_up for t in pool.targets)]
+    """Return the pools of which no engine answers that takes requests."""
+    return [pool.name for pool in rooms.pools if not any(_takes_work(rooms, target) for target in pool.targets)]
+
+
+def _takes_work(rooms: Rooms, target: Target) -> bool:
+    return rooms.watches[target.name].health.is_up and rooms.canary.weight(target.pool, target.name) > 0
 
 
 def is_ready(rooms: Rooms) -> bool:
@@ -56,15 +61,17 @@ def state(rooms: Rooms) -> dict[str, Any]:
         "ready": is_ready(rooms),
         "serving": len(rooms.ending),
         "policy": {"name": rooms.plan.name, "sha256": rooms.plan.sha256},
+        "shadow": rooms.shadows.state(now),
         "totals": rooms.observer.totals(),
-        "pools": {name: _pool(rooms, gate, now) for name, gate in rooms.gates.items()},
+        "pools": {name: _pool(rooms, name, gate, now) for name, gate in rooms.gates.items()},
     }
 
 
-def _pool(rooms: Rooms, gate: Gate, now: float) -> dict[str, Any]:
+def _pool(rooms: Rooms, name: str, gate: Gate, now: float) -> dict[str, Any]:
     snapshot, models = gate.snapshot(), gate.step_models()
     return {
         "draining": snapshot.draining,
+        "shifted": rooms.canary.is_shifted(name),
         "lines": [
             {
                 "service_class": service_class,
@@ -77,7 +84,7 @@ def _pool(rooms: Rooms, gate: Gate, now: float) -> dict[str, Any]:
             }
             for (service_class, length), line in snapshot.lines.items()
         ],
-        "engines": {name: _engine(rooms, name, engine, models[name], now) for name, engine in snapshot.engines.items()},
+        "engines": {each: _engine(rooms, each, engine, models[each], now) for each, engine in snapshot.engines.items()},
     }
 
 
@@ -104,6 +111,7 @@ def _engine(rooms: Rooms, name: str, ledger: EngineSnapshot, model: StepModel, n
     said = reading(watch, now)
     return {
         "up": said.up,
+        "weight": ledger.weight,
         "state": watch.health.state.value,
         "problem": watch.known.problem,
         "version": watch.known.version,

@@ -23,7 +23,7 @@ from gateway.server.rooms import Rooms
 from gateway.server.upstream import Outgoing, Reply
 from gateway.server.visit import Visit
 from gateway.wire import requests
-from gateway.wire.dialects import Route
+from gateway.wire.dialects import Route, request_id_headers
 from gateway.wire.headers import client_headers, engine_headers
 from gateway.wire.sse import StreamTap
 
@@ -62,10 +62,7 @@ class Unadmitted:
         rooms = self._rooms
         assert route.response_id is not None, "only a route about a response comes here"
         with self._opening(identity.tenant):
-            kept_by = rooms.kept_responses.engine_of(route.response_id, identity.tenant)
-            watch = rooms.watches.get(kept_by.name)  # none, or another's name by now, after a reload
-            if watch is None or watch.target.url != kept_by.url or not watch.health.is_up:
-                raise Refusing(Refusal(Reason.NO_ENGINE, "The engine that made this response is not there now."))
+            watch = rooms.keeper_of(route.response_id, identity.tenant)
             await intake.read_body(visit.request, visit.client, rooms.intake, held)  # the id says it all
             asked = [pair for pair in visit.request.query_string.split("&") if _QUERY.fullmatch(pair)]
             path = f"{route.path}?{'&'.join(asked)}" if asked else route.path
@@ -114,7 +111,7 @@ async def _relay(reply: Reply, visit: Visit) -> None:
     reply.began()
     is_stream = reply.is_event_stream and reply.status == 200
     client.tap = tap = StreamTap(visit.dialect) if is_stream else None
-    headers = [*client_headers(reply.headers, stream=is_stream), ("x-request-id", visit.request_id)]
+    headers = client_headers(reply.headers, stream=is_stream) + request_id_headers(visit.dialect, visit.request_id)
     await client.commit(reply.status, headers, content_length=reply.content_length)
     while chunk:
         if tap is not None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from gateway.core.admission import Admission
 from gateway.core.plan import Plan
 from gateway.core.types import EngineLoad, EngineSpec, Identity
+from gateway.engines.canary import Canary
 from gateway.engines.pool import Pool, Pools
 from gateway.engines.target import Carrier, EngineHttp, Scheduling, Target, Timeouts
 from gateway.engines.watch import EngineWatch
@@ -60,18 +61,22 @@ def _target(engine: Engine) -> Target:
         limits=engine.limits.stated(),
         timeouts=Timeouts(timeouts.connect_s, timeouts.first_byte_s, timeouts.idle_s),
         api_key=engine.api_key(),
+        weight=engine.weight,
     )
 
 
-def gate(pool: Pool, plan: Plan, clock: LoopClock, observer: Observer) -> Gate:
+def gate(pool: Pool, plan: Plan, canary: Canary, clock: LoopClock, observer: Observer) -> Gate:
     """Make the gate of a pool; its engines are down until they have answered."""
-    admission = Admission(plan, specs_of(pool), seed=secrets.randbits(_JITTER_BITS))
-    return Gate(admission, clock, observer.core_event)
+    admission = Admission(plan, specs_of(pool, canary), seed=secrets.randbits(_JITTER_BITS))
+    return Gate(admission, clock, observer.core_event, observer.stands)
 
 
-def specs_of(pool: Pool) -> list[EngineSpec]:
+def specs_of(pool: Pool, canary: Canary) -> list[EngineSpec]:
     """Return a pool's engines as they are stated, before any has answered."""
-    return [EngineSpec(target.name, target.limits, up=False) for target in pool.targets]
+    return [
+        EngineSpec(target.name, target.limits, up=False, weight=canary.weight(pool.name, target.name))
+        for target in pool.targets
+    ]
 
 
 @dataclass(slots=True)
@@ -81,6 +86,7 @@ class EngineNews:
     pools: Pools
     gates: Mapping[str, Gate]
     plan_in_force: Callable[[], Plan]
+    canary: Canary
     watches: dict[str, EngineWatch]
     specs: dict[str, EngineSpec]
     loads_told_at: dict[str, float | None] = field(default_factory=dict)
@@ -96,7 +102,8 @@ class EngineNews:
         self.pools.learn(target, watch.known.cards)
         gate = self.gates[target.pool]
         if self.specs[target.name].limits != limits:
-            self.specs[target.name] = EngineSpec(target.name, limits)
+            weight = self.canary.weight(target.pool, target.name)
+            self.specs[target.name] = EngineSpec(target.name, limits, weight=weight)
             gate.reconfigure(
                 self.plan_in_force(), [spec for spec in self.specs.values() if self._is_in(spec, target.pool)]
             )
@@ -125,11 +132,13 @@ def engine_news(
     plan_in_force: Callable[[], Plan],
     http: EngineHttp,
     clock: LoopClock,
+    *,
+    canary: Canary,
 ) -> EngineNews:
     """Make one watch for each engine."""
-    news = EngineNews(all_pools, all_gates, plan_in_force, {}, {})
+    news = EngineNews(all_pools, all_gates, plan_in_force, canary, {}, {})
     for pool in all_pools:
         for target in pool.targets:
             news.watches[target.name] = EngineWatch(target, http, clock.now, news.changed)
-        news.specs.update((spec.name, spec) for spec in specs_of(pool))
+        news.specs.update((spec.name, spec) for spec in specs_of(pool, canary))
     return news

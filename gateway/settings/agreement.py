@@ -54,6 +54,8 @@ def _check_engines(settings: Settings) -> None:
     for name in settings.pools:
         if not settings.engines_of(name):
             raise problem("has no engine", fix=f"Give an engine `pool: {name}`, or remove it", at=f"pools.{name}")
+        if not any(engine.weight for engine in settings.engines_of(name)):
+            raise problem("has engines of weight 0 alone", fix="Give one a weight above 0", at=f"pools.{name}")
 
 
 def _check_unique(values: Iterable[str], place: str) -> None:

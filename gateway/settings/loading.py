@@ -36,11 +36,11 @@ def load(path: Path) -> Settings:
         if isinstance(pool.tokenizer, LocalTokenizer):
             where = f"pools.{name}.tokenizer.path"
             _check_exists(file, where, pool.tokenizer.path, "Copy the model's tokenizer there")
-    if not means_a_file(settings.policy):
-        return settings
-    policy = (path.parent / settings.policy).absolute()
-    _check_exists(file, "policy", policy, "Create it")
-    return settings.model_copy(update={"policy": str(policy)})
+    own = {key: value for key in ("policy", "shadow") if (value := getattr(settings, key)) and means_a_file(value)}
+    for key, value in own.items():
+        own[key] = str((path.parent / value).absolute())
+        _check_exists(file, key, Path(own[key]), "Create it")
+    return settings.model_copy(update=own)
 
 
 def _check_engine_key(file: str, key_path: str, engine: Engine) -> None:

@@ -127,7 +127,10 @@ class Timeouts(Strict):
 
 
 class Engine(Strict):
-    """One vLLM server. calibration: how its step model begins: by probes, from a file, or from a default."""
+    """One vLLM server. calibration: how its step model begins: by probes, from a file, or from a default.
+
+    weight: its share of its pool's requests, against the others' weights; where all are alike, load decides; 0: none.
+    """
 
     name: Name
     url: EngineUrl
@@ -136,6 +139,7 @@ class Engine(Strict):
     scheduling: Literal["priority", "fcfs", "probe"] = "probe"
     priority_carrier: Literal["header", "body", "auto"] = "auto"
     calibration: Literal["probe", "off"] | LocalPath = "probe"
+    weight: Annotated[float, Field(ge=0, le=1_000_000)] = 1
     limits: Limits = Limits()
     timeouts: Timeouts = Timeouts()
 
@@ -205,11 +209,12 @@ class Drain(Strict):
 
 
 class Settings(Strict):
-    """The whole of gateway.yaml."""
+    """The whole of gateway.yaml. shadow: a policy that decides beside `policy` and is only counted."""
 
     listen: Listen = Listen()
     ops: Ops = Ops()
     policy: str = "short-first"
+    shadow: str | None = None
     auth: Auth = Field(examples=[{"keys_file": "keys.yaml"}])
     engines: Annotated[tuple[Engine, ...], Field(min_length=1, max_length=1000)]
     pools: Annotated[dict[Name, Pool], Field(min_length=1, max_length=1000)]

@@ -108,6 +108,7 @@ def an_assignment(
     stream: bool = True,
     is_divisible: bool = False,
     fingerprint: int | None = None,
+    engine: str | None = None,
 ) -> Assignment:
     """Return a classified request of one prompt; its length class follows from `prompt_tokens`."""
     class_plan = plan.classes[service_class]
@@ -127,6 +128,7 @@ def an_assignment(
         stream=stream,
         is_divisible=is_divisible,
         fingerprint=fingerprint,
+        engine=engine,
     )
 
 

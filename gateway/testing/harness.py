@@ -159,9 +159,10 @@ async def running(
 
     def read() -> Configured:
         settings = load(path)
-        if not means_a_file(settings.policy):
-            return Configured(path, settings, builtin, (path,))
-        return Configured(path, settings, source.load(settings.policy), (path, Path(settings.policy)))
+        shadow = None if settings.shadow is None else source.load(settings.shadow)
+        files = [path, *(Path(each) for each in (settings.policy, settings.shadow) if each and means_a_file(each))]
+        plan = source.load(settings.policy) if means_a_file(settings.policy) else builtin
+        return Configured(path, settings, plan, tuple(files), shadow)
 
     configured = await asyncio.to_thread(read)
     keyring = await asyncio.to_thread(wiring.keyring, configured.settings, configured.plan)

@@ -75,7 +75,14 @@ class ScriptedEngine:
     cancels the running script, as vLLM aborts, and is recorded in `aborted`.
     """
 
-    def __init__(self, script: Script | None = None, *, model: str = "tiny", max_model_len: int = 12288) -> None:
+    def __init__(
+        self,
+        script: Script | None = None,
+        *,
+        model: str = "tiny",
+        max_model_len: int = 12288,
+        host: str = "127.0.0.1",
+    ) -> None:
         self.script: Script = script or answers.streaming("Hello", " world")
         self.scripts: deque[Script] = deque()
         self.models: list[dict[str, Any]] = [answers.model_card(model, max_model_len)]
@@ -86,6 +93,7 @@ class ScriptedEngine:
         self.finished: list[SeenRequest] = []
         self.connections_opened = 0
         self.connections_open = 0
+        self.host = host
         self.port = 0
         self._server: asyncio.Server | None = None
         self._changed = asyncio.Condition()
@@ -94,7 +102,7 @@ class ScriptedEngine:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{self.host}:{self.port}"
 
     async def __aenter__(self) -> Self:
         await self.listen()
@@ -110,7 +118,7 @@ class ScriptedEngine:
 
     async def listen(self) -> None:
         """Accept connections, again on the same port after `refuse_connections`."""
-        self._server = await asyncio.start_server(self._connection, "127.0.0.1", self.port)
+        self._server = await asyncio.start_server(self._connection, self.host, self.port)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def refuse_connections(self) -> None:

@@ -20,6 +20,12 @@ class Dialect(StrEnum):
     RESPONSES = "responses"
 
 
+def request_id_headers(dialect: Dialect, request_id: str) -> list[tuple[str, str]]:
+    """The gateway's id of a request as every answer bears it, and as Anthropic's SDK looks for it."""
+    names = ("x-request-id", "request-id") if dialect is Dialect.ANTHROPIC else ("x-request-id",)
+    return [(name, request_id) for name in names]
+
+
 class PromptForm(StrEnum):
     """How a request's body states its prompt; it decides how tokens are counted."""
 

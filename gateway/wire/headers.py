@@ -26,9 +26,10 @@ HOP_BY_HOP = frozenset(
         "upgrade",
     }
 )
-# content-length: framing is the gateway's. date, server, x-request-id: one of each, the gateway's. set-cookie: the
+# content-length: framing is the gateway's. date, server, request ids: one of each, the gateway's. set-cookie: the
 # engine is shared between tenants.
-NOT_TO_CLIENT = HOP_BY_HOP | {"content-length", "date", "server", "set-cookie", "x-request-id", "alt-svc"}
+_STATED_HERE = ("content-length", "date", "server", "set-cookie", "x-request-id", "request-id", "alt-svc")
+NOT_TO_CLIENT = HOP_BY_HOP.union(_STATED_HERE)
 OWN_PREFIX = "x-gateway-"
 
 STREAM_HEADERS = {"Cache-Control": "no-cache, no-transform", "X-Accel-Buffering": "no"}

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gateway.core.types import LengthClass, Reason, Refusal
-from gateway.wire.dialects import Dialect
+from gateway.wire.dialects import Dialect, request_id_headers
 
 RETRY_AFTER_S_MIN = 1
 RETRY_AFTER_S_MAX = 60
@@ -56,6 +56,7 @@ STATUS_OF_CODE: Mapping[str, int] = {
     "unsupported_content_encoding": 415,
     "headers_too_large": 431,
     "unsupported_transfer_encoding": 501,
+    "unsupported_http_version": 505,
 }
 
 _ANTHROPIC_TYPE_OF_STATUS: Mapping[int, str] = {
@@ -100,7 +101,7 @@ def render(
     )
     headers = {
         "Content-Type": "application/json",
-        "x-request-id": request_id,
+        **dict(request_id_headers(dialect, request_id)),
         "x-gateway-reason": refusal.reason.value,
         "x-should-retry": "true" if row.retryable else "false",
     }

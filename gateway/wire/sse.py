@@ -176,7 +176,7 @@ class StreamTap:
                 self.response_id = self.response_id or read_response_id(_decoded(event.data))
             return
         is_first, self.first_event = not self.first_event, True
-        if (event.data if self._dialect is Dialect.OPENAI else kind) in _END[self._dialect]:
+        if (event.data.strip() if self._dialect is Dialect.OPENAI else kind) in _END[self._dialect]:
             self.ended = True
         if kind == _FAILED and self.error is None:
             # It is the dialect's own word for a failure and passes as it is, so it never opens with an error.

@@ -59,6 +59,18 @@ def test_unit_and_property_tests_never_sleep():
     assert {name(path) for path in quick if path.suffix == ".py" and sleeps.search(path.read_text())} == set()
 
 
+def test_every_case_names_tests_that_are_there():
+    rows = re.findall(r"^\| ([A-Z]{3}-\d+) \|.*\| (.+) \|$", (ROOT / "tests/CASES.md").read_text(), re.MULTILINE)
+    named = {case: re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", tests) for case, tests in rows}
+    functions = {path: set() for tests in named.values() for path, _ in tests}
+    for path, found in functions.items():
+        tree = ast.parse((ROOT / path).read_text())
+        found |= {each.name for each in ast.walk(tree) if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)}
+    assert len(named) == len(rows)
+    assert [(case, test) for case, tests in named.items() for path, test in tests if test not in functions[path]] == []
+    assert [case for case, tests in rows if not named[case] and tests != "not yet"] == []
+
+
 def test_links_between_the_documents_lead_somewhere():
     broken = [
         (name(path), target)

@@ -12,9 +12,10 @@ import pytest
 
 from bench.cli import _parser as bench_parser
 from deploy import run
+from deploy.engine.home import EngineError
 from deploy.first_files import Addresses, Upstream
 from deploy.run import UpstreamError
-from deploy.welcome import LIMITS, Served, welcome
+from deploy.welcome import EMBEDDED, LIMITS, Served, welcome
 
 SERVED = Served(
     addresses=Addresses("http://127.0.0.1:8080", "http://127.0.0.1:9090"),
@@ -31,6 +32,7 @@ SERVED = Served(
     keys={"KEY": "gw-one", "KEY_BATCH": "gw-two"},
     command=Path("/here/.venv/bin/gateway"),
     has_limits=True,
+    is_embedded=False,
 )
 CURL = (
     'curl http://127.0.0.1:8080/v1/chat/completions -H "Authorization: Bearer $KEY" '
@@ -68,6 +70,21 @@ def test_an_engine_whose_flags_are_not_known_is_named_in_one_line_with_what_to_p
     (line,) = [line for line in welcome(replace(SERVED, has_limits=False)).splitlines() if "limits" in line]
     assert f"`{LIMITS}`" in line
     assert "/here/var/gateway.yaml" in line
+
+
+def test_the_embedded_engine_is_called_what_it_is() -> None:
+    assert EMBEDDED not in welcome(SERVED)
+    assert EMBEDDED in welcome(replace(SERVED, is_embedded=True)).splitlines()
+
+
+def test_a_taken_port_is_said_before_anything_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        monkeypatch.setenv("ENGINE_PORT", str(port))
+        with pytest.raises(EngineError, match=f"ENGINE_URL=http://127.0.0.1:{port}"):
+            run._with_embedded_engine()
 
 
 def test_a_refused_connection_is_said_in_words() -> None:

@@ -58,6 +58,7 @@ async def test_every_answer_says_how_it_was_classed_and_how_long_it_waited(tmp_p
 
 async def test_the_engines_own_headers_pass_but_for_what_is_the_gateways(tmp_path):
     extra = {"server": "uvicorn", "x-request-id": "engine", "x-custom": "yes", "set-cookie": "a=b", "x-gateway-a": "b"}
+    extra["date"] = "Thu, 01 Jan 2026 00:00:00 GMT"
     script = answers.json_answer({"choices": []}, extra=extra)
     async with ScriptedEngine(script) as engine, running(tmp_path, engine) as gateway:
         answer = await gateway.chat()

@@ -205,6 +205,14 @@ async def test_a_taken_port_is_said_with_its_setting_and_the_exit_status_is_1(tm
             assert await process.exit_status() == 1
 
 
+async def test_without_the_compiled_parser_it_does_not_start(tmp_path, monkeypatch):
+    monkeypatch.setenv("AIOHTTP_NO_EXTENSIONS", "1")
+    async with ScriptedEngine() as engine, serving(tmp_path, engine) as process:
+        line = await process.line("cannot_start")
+        assert "compiled" in line["problem"]
+        assert await process.exit_status() == 1
+
+
 async def test_the_log_has_one_line_for_each_request_and_no_secret(tmp_path):
     async with ScriptedEngine(answers.completion("the answer")) as engine, serving(tmp_path, engine) as process:
         await process.until_ready()

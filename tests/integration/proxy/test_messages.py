@@ -37,7 +37,7 @@ async def test_a_refusal_wears_the_envelope_of_the_route(tmp_path, members, refu
     value = answer.json()
     assert (answer.status, value["type"], value["error"]["type"]) == (status, "error", kind)
     assert value["error"]["details"]["reason"] == answer.header("x-gateway-reason") == reason
-    assert value["request_id"] == answer.header("x-request-id")
+    assert value["request_id"] == answer.header("x-request-id") == answer.header("request-id")
     assert not engine.posts
 
 

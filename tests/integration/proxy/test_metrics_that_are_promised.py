@@ -25,6 +25,7 @@ SHOWN_ONCE_IT_HAPPENED = {
     "gateway_signing_key_fetches_total",
     "gateway_recalls_total",
     "gateway_repeats_total",
+    "gateway_shadow_failures_total",
     "gateway_slice_cached_ratio",
     "gateway_slices_total",
     "gateway_tap_overflows_total",
@@ -72,7 +73,7 @@ def an_slo_plan(**kwargs):
 async def test_every_metric_has_the_type_and_the_labels_that_the_table_promises(tmp_path):
     engine = ScriptedEngine(a_stream_with_usage())
     engine.metrics |= {"preemptions": 1}
-    async with engine, running(tmp_path, engine, plan=an_slo_plan()) as gateway:
+    async with engine, running(tmp_path, engine, plan=an_slo_plan(), shadow="passthrough") as gateway:
         assert (await gateway.chat(stream=True)).status == 200
         go = asyncio.Event()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import asynccontextmanager
 
+from gateway.engines import watch
 from gateway.server import wiring
 from gateway.server.app import Gateway
 from gateway.server.reload import Configured
@@ -65,3 +66,19 @@ async def test_a_prompt_that_is_only_estimated_over_the_context_is_the_engines_t
     ):
         answer = await gateway.chat(messages=[{"role": "user", "content": "." * 3000}])
         assert answer.status == 200
+
+
+async def test_an_adapter_that_engines_load_while_they_run_is_served_under_its_own_name(tmp_path, monkeypatch):
+    monkeypatch.setattr(watch, "CARDS_INTERVAL_S", 0.0)
+    async with ScriptedEngine(answers.completion()) as engine, running(tmp_path, engine) as gateway:
+        refused = await gateway.chat(model="lora")
+        assert (refused.status, refused.json()["error"]["code"]) == (404, "model_not_found")
+        engine.models.append({**answers.model_card("lora", None), "parent": MODEL, "root": "/srv/loras/x"})
+        await gateway.until(lambda: gateway.gateway.rooms.pools.of_model("lora") is not None)
+        assert (await gateway.chat(model="lora")).status == 200
+        listed = (await gateway.ask("/v1/models")).json()["data"]
+        assert [(card["id"], card["root"]) for card in listed] == [(MODEL, MODEL), ("lora", "lora")]
+        assert (await gateway.chat(model="lora", max_tokens=20_000)).json()["error"][
+            "code"
+        ] == "context_length_exceeded"
+    assert [post.json()["model"] for post in engine.posts] == ["lora"]

@@ -7,6 +7,7 @@ import json
 
 import pytest
 import yaml
+from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.core.plan import AdmissionKind, SlotBudget
 from gateway.policy import source
@@ -173,6 +174,10 @@ async def test_a_pool_that_is_taken_away_serves_who_waits_in_it_and_then_is_gone
         await gateway.until(lambda: "b" in up(gateway))
         assert (await gateway.chat(model="other")).status == 200
         assert await gateway.metric("gateway_queue_requests", pool="chat") == 0
+        page = (await gateway.ops("/metrics")).body.decode()
+        gauges = [family for family in text_string_to_metric_families(page) if family.type == "gauge"]
+        labels = [sample.labels for family in gauges for sample in family.samples]
+        assert not [each for each in labels if each.get("engine") == "a" or each.get("pool") == "chat"]
         assert (await gateway.ops("/api/state")).json()["pools"].keys() == {"other"}
 
 

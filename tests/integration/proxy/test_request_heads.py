@@ -108,3 +108,13 @@ async def test_an_older_http_has_no_transfer_encoding(tmp_path):
         assert await client.read_end() == b""
     assert (answer.status, answer.json()["error"]["code"]) == (400, "malformed_http")
     assert not engine.posts
+
+
+@pytest.mark.parametrize("version", ["2.0", "0.9"])
+async def test_another_version_of_http_is_505_in_our_own(tmp_path, version):
+    async with ScriptedEngine() as engine, running(tmp_path, engine) as gateway, gateway.client() as client:
+        await client.send(a_head(CHAT, f"Content-Length: {len(BODY)}", version=version) + BODY)
+        heard = await client.read_end()
+    assert heard.startswith(b"HTTP/1.1 505 ")
+    assert b'"unsupported_http_version"' in heard
+    assert not engine.posts

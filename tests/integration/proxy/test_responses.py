@@ -9,7 +9,7 @@ import pytest
 from gateway.server import kept_responses
 from gateway.testing import answers
 from gateway.testing.dialect_answers import a_response, response_events
-from gateway.testing.harness import BATCH_KEY, MODEL, running
+from gateway.testing.harness import BATCH_KEY, INTERACTIVE_KEY, MODEL, running
 from gateway.testing.scripted_engine import ScriptedEngine
 
 PATH = "/v1/responses"
@@ -132,3 +132,32 @@ async def test_without_the_engine_that_keeps_it_a_response_cannot_be_told(tmp_pa
         tries = [await gateway.ask("/v1/responses/resp_1") for _ in range(2)]
     assert [answer.header("x-gateway-reason") for answer in tries] == ["engine_unreachable", "no_engine"]
     assert [answer.status for answer in tries] == [502, 503]
+
+
+async def test_one_tenants_responses_push_out_its_own_and_nobody_elses(tmp_path, monkeypatch):
+    monkeypatch.setattr(kept_responses, "KEPT_OF_TENANT_MAX", 2)
+    async with ScriptedEngine() as engine, running(tmp_path, engine) as gateway:
+        for number, key in enumerate([BATCH_KEY, *[INTERACTIVE_KEY] * 4]):
+            engine.scripts.append(answers.json_answer(a_response(response_id=f"resp_{number}")))
+            engine.gets[f"/v1/responses/resp_{number}"] = answers.json_answer({})
+            await gateway.ask(PATH, a_body(), key=key)
+        keys = [BATCH_KEY, *[INTERACTIVE_KEY] * 4]
+        found = [(await gateway.ask(f"/v1/responses/resp_{number}", key=key)).status for number, key in enumerate(keys)]
+    assert found == [200, 404, 404, 200, 200]
+
+
+async def test_what_goes_on_from_a_response_goes_to_the_engine_that_keeps_it(tmp_path):
+    async with ScriptedEngine() as one, ScriptedEngine() as two, running(tmp_path, one, two) as gateway:
+        for engine in (one, two):
+            engine.script = answers.json_answer(a_response(response_id=f"resp_{engine.port}"))
+        await gateway.ask(PATH, a_body())
+        maker, other = (one, two) if one.posts else (two, one)
+        for _ in range(6):
+            answer = await gateway.ask(PATH, a_body(previous_response_id=f"resp_{maker.port}"))
+            assert (answer.status, answer.json()["id"]) == (200, f"resp_{maker.port}")
+        assert (len(maker.posts), len(other.posts)) == (7, 0)
+        await maker.refuse_connections()
+        gateway.gateway.rooms.watches["a" if maker is one else "b"].refused()
+        gone = await gateway.ask(PATH, a_body(previous_response_id=f"resp_{maker.port}"))
+        assert (await gateway.ask(PATH, a_body())).status == 200
+    assert (gone.status, gone.header("x-gateway-reason")) == (503, "no_engine")

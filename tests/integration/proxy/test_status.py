@@ -53,7 +53,7 @@ async def test_the_command_shows_lines_engines_and_ends(tmp_path):
     assert code == 0
     assert out.startswith("policy a-plan, serving, ready")
     assert re.search(r"^interactive +short +chat +0 +0 +0 +2$", out, re.MULTILINE)
-    assert re.search(r"^a +chat +up +0 +0 of 1 ", out, re.MULTILINE)
+    assert re.search(r"^a +chat +up +1 +0 +0 of 1 ", out, re.MULTILINE)
     assert re.search(r"^outcome +completed +1$", out, re.MULTILINE)
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
 
+from gateway.server.unadmitted import OPEN_OF_TENANT_MAX
 from gateway.testing import answers
-from gateway.testing.harness import MODEL, running
+from gateway.testing.harness import BATCH_KEY, MODEL, running
 from gateway.testing.scripted_engine import ScriptedEngine
 
 HELLO = [{"role": "user", "content": "Say hello."}]
@@ -66,3 +68,24 @@ async def test_each_engine_has_its_turn(tmp_path):
         for _ in range(4):
             await gateway.ask("/tokenize", {"model": MODEL, "prompt": "x"})
     assert (len(one.posts), len(two.posts)) == (2, 2)
+
+
+async def test_one_tenant_leaves_room_for_the_questions_of_others(tmp_path):
+    release = asyncio.Event()
+    question = {"model": MODEL, "prompt": "x"}
+    async with (
+        ScriptedEngine(answers.held(answers.json_answer(TOKENS), release)) as engine,
+        running(tmp_path, engine) as gateway,
+        asyncio.TaskGroup() as group,
+    ):
+        first = [group.create_task(gateway.ask("/tokenize", question)) for _ in range(OPEN_OF_TENANT_MAX)]
+        await engine.until(lambda: len(engine.posts) == OPEN_OF_TENANT_MAX)
+        refused = await gateway.ask("/tokenize", question)
+        error = refused.json()["error"]
+        assert (refused.status, refused.header("x-gateway-reason")) == (429, "tenant_queue_full")
+        assert (error["details"]["limit"], error["details"]["resource"]) == (OPEN_OF_TENANT_MAX, "requests")
+        other = group.create_task(gateway.ask("/tokenize", question, key=BATCH_KEY))
+        await engine.until(lambda: len(engine.posts) == OPEN_OF_TENANT_MAX + 1)
+        release.set()
+        assert {(await task).status for task in (*first, other)} == {200}
+        assert (await gateway.ask("/tokenize", question)).status == 200

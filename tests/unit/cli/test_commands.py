@@ -11,7 +11,6 @@ import pytest
 import yaml
 
 from gateway.__main__ import main
-from gateway.cli import bench
 from gateway.cli.table import table
 from gateway.identity.keys import load_keys
 from gateway.observe.release import RELEASE
@@ -324,7 +323,7 @@ def test_the_bench_is_named_where_its_modules_are_missing(
 
     monkeypatch.delitem(sys.modules, "bench.cli", raising=False)
     monkeypatch.setattr(sys, "meta_path", [Absent(), *sys.meta_path])
-    assert main([bench.NAME, "run", "--any", "thing"]) == 2
+    assert main(["bench", "run", "--any", "thing"]) == 2
     assert "gateway bench needs the module rich" in capsys.readouterr().err
 
 
@@ -350,9 +349,17 @@ def test_serve_runs_until_it_is_told_to_end(folder: Path) -> None:
 
 
 def test_the_bench_gets_its_own_arguments(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([bench.NAME, "run", "--help"]) == 0
+    assert main(["bench", "run", "--help"]) == 0
     assert "gateway bench run" in capsys.readouterr().out
-    assert main([bench.NAME, "run", "--unheard-of"]) == 2
+    assert main(["bench", "run", "--unheard-of"]) == 2
+
+
+@pytest.mark.parametrize("name", ["emulate", "demo"])
+def test_what_the_bench_adds_to_the_commands_has_its_own_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([name, "--help"]) == 0
+    assert f"  gateway {name} " in capsys.readouterr().out
+    assert main([name, "--unheard-of"]) == 2
+    assert f"gateway {name}: error" in capsys.readouterr().err
 
 
 def test_a_reader_that_leaves_causes_no_traceback() -> None:
@@ -427,10 +434,11 @@ def test_policies_diff_shows_each_value_that_differs_and_nothing_else(
     (folder / "mine.yaml").write_text(f"# other words\n{text.replace('long_prefills_max: 1', 'long_prefills_max: 3')}")
     assert main(["policies", "diff", "short-first", "./mine.yaml"]) == 0
     header, row = capsys.readouterr().out.splitlines()
-    assert header.split() == ["value", "short-first", "./mine.yaml"]
+    assert header.split() == ["key", "short-first", "./mine.yaml"]
     assert row.split() == ["admission.long_prefills_max", "1", "3"]
     assert main(["policies", "diff", "short-first", "short-first"]) == 0
     assert capsys.readouterr().out == "They do not differ.\n"
     assert main(["policies", "diff", "short-first", "bounded-fifo"]) == 0
-    assert "none" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "\nadmission.kind " in out
     assert main(["policies", "diff", "short-first", "nothing-like-it"]) == 2

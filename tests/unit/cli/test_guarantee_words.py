@@ -1,9 +1,10 @@
+import re
 from dataclasses import replace
 
 from gateway.cli.guarantee_tables import notes, section
-from gateway.core.guarantee import Guarantee, guarantee
+from gateway.core.guarantee import Guarantee, Wait, guarantee
 from gateway.core.steptime import StepModel
-from gateway.core.types import EngineLimits
+from gateway.core.types import EngineLimits, LengthClass
 from gateway.policy import source
 
 LIMITS = EngineLimits(max_num_batched_tokens=2048, long_prefill_token_threshold=640, max_num_seqs=128)
@@ -32,3 +33,10 @@ def test_a_bound_above_the_tightest_objective_is_explained() -> None:
 
 def test_a_bound_within_the_objective_needs_no_word() -> None:
     assert not [note for note in notes(promised(StepModel()), PLAN) if "objective" in note]
+
+
+def test_the_policys_own_words_on_safe_lines_are_the_printed_figures() -> None:
+    said = re.search(r"interactive (\d+) requests, standard (\d+), batch (\d+)", source.text("short-first"))
+    assert said is not None
+    longs = [each.free for each in promised(StepModel()).flows if each.length_class is LengthClass.LONG]
+    assert [str(wait.safe_requests) for wait in longs if isinstance(wait, Wait)] == list(said.groups())

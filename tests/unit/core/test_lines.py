@@ -48,6 +48,15 @@ class Line:
         return [event.ticket for event in self.events if isinstance(event, Refused)]
 
 
+def test_what_runs_for_hours_keeps_its_place_until_it_ends():
+    line = Line(one_at_a_time(a_class(wait_s_max=(1e6, 1e6))))
+    waiting = line.offer()
+    for _ in range(100):
+        line.now += 3600
+        assert not [event for event in line.admission.tick(line.now) if isinstance(event, Dispatched)]
+    assert line.next() is waiting
+
+
 # ── newest first in overload ──
 
 
@@ -199,11 +208,11 @@ def test_what_one_tenant_gave_back_is_its_classes_at_once_also_where_another_wai
 
 
 def test_a_refund_into_a_lane_that_a_reload_took_away_changes_nothing():
-    line = Line(a_plan())
-    long = line.offer(prompt_tokens=8192)
-    line.admission.reconfigure(one_at_a_time(a_class("other")), [an_engine()], line.now)
-    line.admission.finish(long, Outcome.COMPLETED, line.now, output_tokens=1)
-    assert line.admission.snapshot().engines["a"].slots == 1
+    admission = Admission(plan := a_plan(), [an_engine()])
+    long, _ = admission.offer(an_assignment(plan, prompt_tokens=8192), NOW)
+    admission.reconfigure(one_at_a_time(a_class("other")), [an_engine()], NOW)
+    admission.finish(long, Outcome.COMPLETED, NOW, output_tokens=1)
+    assert admission.snapshot().engines["a"].slots == 0
 
 
 def test_a_refund_never_becomes_credit_over_those_who_were_served_meanwhile():

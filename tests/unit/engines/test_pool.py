@@ -26,6 +26,43 @@ def test_a_model_belongs_to_the_pool_that_lists_it():
     assert all_pools.of_model("nope") is None
 
 
+def an_adapter(name="lora", parent="tiny"):
+    return {**answers.model_card(name, None), "parent": parent, "root": "/srv/loras/x"}
+
+
+def test_an_adapter_of_a_served_model_is_served_once_every_engine_lists_it_and_no_longer_than_that():
+    all_pools, a, b = pools()
+    base = answers.model_card("tiny", 8192)
+    assert all_pools.of_model("lora") is None
+    all_pools.learn(a, [base, an_adapter()])
+    assert all_pools.of_model("lora").name == "chat"
+    assert all_pools.context_tokens("lora") == 8192
+    assert all_pools.card("lora")["root"] == "lora"
+    assert all_pools.models() == ("tiny", "adapter", "lora")
+    all_pools.learn(b, [base])
+    assert all_pools.of_model("lora") is None
+    all_pools.learn(b, [base, an_adapter()])
+    assert all_pools.of_model("lora").name == "chat"
+    all_pools.learn(a, [base])
+    assert all_pools.models() == ("tiny", "adapter")
+
+
+@pytest.mark.parametrize("parent", [None, "other", 7, []])
+def test_what_is_no_adapter_of_a_served_model_is_not_served(parent):
+    all_pools, a, _ = pools()
+    all_pools.learn(a, [answers.model_card("tiny", 8192), an_adapter(parent=parent)])
+    assert all_pools.of_model("lora") is None
+
+
+def test_an_adapters_name_in_two_pools_is_neithers():
+    one, two = a_target("one", "one"), a_target("two", "two")
+    both = Pools([Pool("one", ("tiny",), (one,)), Pool("two", ("other",), (two,))])
+    both.learn(one, [an_adapter("lora", "tiny"), an_adapter("other", "tiny")])
+    assert (both.of_model("lora").name, both.of_model("other").name) == ("one", "two")
+    both.learn(two, [an_adapter("lora", "other")])
+    assert both.of_model("lora") is None
+
+
 def test_the_context_is_the_smallest_that_an_engine_names():
     all_pools, a, b = pools()
     assert all_pools.context_tokens("tiny") is None

@@ -145,6 +145,7 @@ def test_a_failed_response_is_an_error_that_passes_as_it_is() -> None:
     [
         (Dialect.OPENAI, DONE),
         (Dialect.OPENAI, b"data:[DONE]\n\n"),
+        (Dialect.OPENAI, b"data: [DONE] \n\n"),
         (Dialect.ANTHROPIC, named("message_stop", {"type": "message_stop"})),
         (
             Dialect.RESPONSES,

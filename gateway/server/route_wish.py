@@ -1,0 +1,48 @@
+"""The body of `POST /api/route`: which weights are wished for.
+
+Owns its reading. A fault names what to write instead.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from gateway.engines.canary import WEIGHT_MAX, CannotShift
+
+_FIX = 'Send {"pool": NAME, "weights": {ENGINE: NUMBER}} or {"pool": NAME, "rollback": true}'
+
+
+@dataclass(frozen=True, slots=True)
+class RouteWish:
+    """weights: None: those of the file."""
+
+    pool: str
+    weights: dict[str, float] | None
+
+
+def read(body: bytes) -> RouteWish:
+    """Raises CannotShift."""
+    try:
+        value: Any = json.loads(body)
+    except (ValueError, RecursionError):
+        raise CannotShift("The body is no JSON.", _FIX) from None
+    if not isinstance(value, dict) or not isinstance(value.get("pool"), str):
+        raise CannotShift("The body names no pool.", _FIX)
+    if unknown := sorted(value.keys() - {"pool", "weights", "rollback"}):
+        raise CannotShift(f"The body has members that mean nothing here: {', '.join(unknown)}.", _FIX)
+    if ("weights" in value) is ("rollback" in value) or value.get("rollback", True) is not True:
+        raise CannotShift("The body wants either weights or a rollback.", _FIX)
+    return RouteWish(value["pool"], _weights(value["weights"]) if "weights" in value else None)
+
+
+def _weights(stated: Any) -> dict[str, float]:
+    if not isinstance(stated, dict) or not stated:
+        raise CannotShift("weights names no engine.", _FIX)
+    for engine, weight in stated.items():
+        is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
+        if not is_number or not math.isfinite(weight) or not 0 <= weight <= WEIGHT_MAX:
+            raise CannotShift(f"The weight of {engine} is no number from 0 to {WEIGHT_MAX}.", "0 drains an engine")
+    return {engine: float(weight) for engine, weight in stated.items()}

@@ -1,0 +1,77 @@
+"""Weights of a pool's engines, shifted while it serves, and rolled back."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+import yaml
+
+from gateway.testing import answers, raw_client
+from gateway.testing.harness import running, settings_text
+from gateway.testing.scripted_engine import ScriptedEngine
+
+
+async def route(gateway, body):
+    return await raw_client.request(gateway.ops_port, "/api/route", body, key=None)
+
+
+async def test_an_engine_is_drained_shown_so_and_rolled_back(tmp_path):
+    async with (
+        ScriptedEngine(answers.completion()) as one,
+        ScriptedEngine(answers.completion()) as two,
+        running(tmp_path, one, two) as gateway,
+    ):
+        answer = await route(gateway, {"pool": "chat", "weights": {"a": 0}})
+        assert answer.json() == {"pool": "chat", "weights": {"a": 0.0, "b": 1.0}, "shifted": True}
+        for _ in range(4):
+            assert (await gateway.chat()).status == 200
+        assert (len(one.posts), len(two.posts)) == (0, 4)
+        assert await gateway.metric("gateway_engine_weight", engine="a") == 0
+        pool = (await gateway.ops("/api/state")).json()["pools"]["chat"]
+        assert (pool["shifted"], pool["engines"]["a"]["weight"]) == (True, 0)
+        value = settings_text({"a": one.url, "b": two.url})
+        assert (await raw_client.request(gateway.ops_port, "/api/reload", {}, key=None)).status == 200
+        assert await gateway.metric("gateway_engine_weight", engine="a") == 0, "a reload of the same weights keeps it"
+        assert (await route(gateway, {"pool": "chat", "rollback": True})).json()["shifted"] is False
+        assert await gateway.metric("gateway_engine_weight", engine="a") == 1
+        await route(gateway, {"pool": "chat", "weights": {"a": 0}})
+        value["engines"][0]["weight"] = 7
+        await asyncio.to_thread((tmp_path / "gateway.yaml").write_text, yaml.safe_dump(value))
+        assert (await raw_client.request(gateway.ops_port, "/api/reload", {}, key=None)).status == 200
+        assert await gateway.metric("gateway_engine_weight", engine="a") == 7, "other weights in the file take over"
+
+
+@pytest.mark.parametrize(
+    ("body", "problem", "fix"),
+    [
+        (b"{", "no JSON", "Send"),
+        ({"weights": {"a": 1}}, "names no pool", "Send"),
+        ({"pool": "chat"}, "either weights or a rollback", "Send"),
+        ({"pool": "chat", "weights": {"a": 1}, "rollback": True}, "either weights or a rollback", "Send"),
+        ({"pool": "chat", "rollback": False}, "either weights or a rollback", "Send"),
+        ({"pool": "chat", "weights": {}}, "names no engine", "Send"),
+        ({"pool": "chat", "weight": {}}, "mean nothing here: weight", "Send"),
+        ({"pool": "chat", "weights": {"a": -1}}, "weight of a is no number", "0 drains"),
+        ({"pool": "chat", "weights": {"a": True}}, "weight of a is no number", "0 drains"),
+        ({"pool": "chat", "weights": {"x": 1}}, "has no engine x", "Use a"),
+        ({"pool": "chat", "weights": {"a": 0}}, "without an engine", "above 0"),
+        ({"pool": "hat", "weights": {"a": 1}}, "no pool hat", "Use chat"),
+    ],
+)
+async def test_a_wish_that_cannot_be_met_names_the_fix_and_changes_nothing(tmp_path, body, problem, fix):
+    async with ScriptedEngine() as engine, running(tmp_path, engine) as gateway:
+        answer = await route(gateway, body)
+        assert answer.status == 400
+        error = answer.json()["error"]
+        assert problem in error["message"]
+        assert fix in error["fix"]
+        assert not (await gateway.ops("/api/state")).json()["pools"]["chat"]["shifted"]
+
+
+async def test_other_pages_may_not_shift_weights(tmp_path):
+    async with ScriptedEngine() as engine, running(tmp_path, engine) as gateway:
+        answer = await raw_client.request(
+            gateway.ops_port, "/api/route", {}, key=None, headers={"Origin": "http://elsewhere.example"}
+        )
+    assert answer.status == 403

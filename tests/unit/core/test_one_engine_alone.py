@@ -1,0 +1,102 @@
+"""Requests that one engine alone can serve, because it keeps what they go on from."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.core.admission import Admission
+from gateway.core.plan import AdmissionKind, OrderKind, SlotBudget, TenantBounds
+from gateway.core.ticket import Dispatched, Refused, TicketState
+from gateway.core.types import Outcome, Reason
+from gateway.testing.builders import a_class, a_plan, an_admission, an_assignment, an_engine
+
+NOW = 1_000_000.0
+
+
+class Two:
+    """Two engines with one slot each, unless told otherwise."""
+
+    def __init__(self, kind=AdmissionKind.SLOTS, tenant=None, order=OrderKind.WEIGHTED_FAIR):
+        classes = [a_class(name, rank=rank, tenant=tenant) for rank, name in enumerate(("interactive", "batch"))]
+        admission = an_admission(kind, slots=SlotBudget(1))
+        self.plan = a_plan(*classes, admission=admission, order=order)
+        self.admission = Admission(self.plan, [an_engine("a"), an_engine("b")])
+
+    def offer(self, engine=None, tenant="acme", now=NOW, **kwargs):
+        assignment = an_assignment(self.plan, tenant=tenant, engine=engine, **kwargs)
+        ticket, events = self.admission.offer(assignment, now)
+        self.events = events
+        return ticket
+
+    def finish(self, ticket, now=NOW):
+        events = self.admission.finish(ticket, Outcome.COMPLETED, now)
+        return [(event.ticket, event.engine) for event in events if isinstance(event, Dispatched)]
+
+
+@pytest.mark.parametrize("engine", ["a", "b"])
+@pytest.mark.parametrize("order", OrderKind)
+def test_it_goes_to_its_engine(engine, order):
+    pool = Two(order=order)
+    assert pool.offer(engine).engine == engine
+
+
+def test_it_waits_for_its_engine_though_another_is_free_and_only_its_own_flow_waits_with_it():
+    pool = Two()
+    first = pool.offer("a")
+    bound, behind = pool.offer("a"), pool.offer(tenant="acme")
+    other = pool.offer(tenant="other")
+    assert (first.engine, bound.engine, behind.engine, other.engine) == ("a", None, None, "b")
+    assert pool.finish(other) == []
+    assert pool.offer(tenant="third").engine == "b"
+    assert pool.finish(first) == [(bound, "a")]
+
+
+def test_of_the_same_tenant_first_in_is_first_out():
+    pool = Two()
+    first, taken = pool.offer("a"), pool.offer(tenant="other")
+    bound, behind = pool.offer("a"), pool.offer()
+    assert pool.finish(taken) == []
+    assert pool.finish(first) == [(bound, "a"), (behind, "b")]
+
+
+def test_those_who_wait_for_two_engines_pass_one_another():
+    pool = Two()
+    at_a, at_b = pool.offer("a"), pool.offer("b", tenant="other")
+    for_a, for_b = pool.offer("a"), pool.offer("b", tenant="other")
+    assert pool.finish(at_b) == [(for_b, "b")]
+    assert pool.finish(at_a) == [(for_a, "a")]
+
+
+def test_it_is_refused_where_its_engine_is_down_or_gone_and_waits_where_it_went_later():
+    pool = Two()
+    pool.offer("a")
+    waiting = pool.offer("a")
+    pool.admission.set_up("a", up=False, now=NOW)
+    for engine in ("a", "nowhere"):
+        assert pool.offer(engine).state is TicketState.ENDED
+        (refused,) = pool.events
+        assert isinstance(refused, Refused) and refused.refusal.reason is Reason.NO_ENGINE
+    assert waiting.state is TicketState.WAITING
+    assert pool.offer(tenant="other").engine == "b"
+    pool.admission.reconfigure(pool.plan, [an_engine("b")], NOW)
+    assert pool.offer("a").state is TicketState.ENDED
+    (expired,) = pool.admission.tick(waiting.deadline)
+    assert isinstance(expired, Refused) and expired.ticket is waiting
+
+
+def test_a_tenant_at_its_own_bound_is_not_brought_back_for_having_waited():
+    pool = Two(tenant=TenantBounds(running_max=1))
+    first = pool.offer("a")
+    bound, other = pool.offer("a"), pool.offer(tenant="other")
+    assert (bound.engine, other.engine) == (None, "b")
+    assert pool.finish(other) == []
+    assert pool.finish(first) == [(bound, "a")]
+
+
+def test_a_long_one_holds_up_no_short_ones_elsewhere():
+    pool = Two(AdmissionKind.TOKEN_BUDGET)
+    first = pool.offer("a", prompt_tokens=8192)
+    bound = pool.offer("a", prompt_tokens=8192)
+    short = pool.offer(tenant="other")
+    assert (first.engine, bound.engine, short.engine) == ("a", None, "b")
+    assert pool.finish(first) == [(bound, "a")]
