@@ -22,7 +22,7 @@ from bench.records.request import RequestRecord
 from bench.records.store import RunFolder
 from bench.report.progress import Progress
 from bench.report.run_table import describe
-from bench.scenario import Arm, Scenario
+from bench.scenario import Arm, Scenario, checked
 
 PLAN_FILE = "plan.json"
 CUT_SUFFIX = ".cut"
@@ -113,10 +113,7 @@ def resumed(folder: Path, kind: str) -> dict[str, Any]:
 
 def scenario_of(plan: Mapping[str, Any], folder: Path) -> Scenario:
     """Raises UsageError where the plan is of another version of the bench."""
-    try:
-        return Scenario.model_validate(plan["scenario"])
-    except (KeyError, ValueError) as error:
-        raise UsageError(f"{folder / PLAN_FILE}: its scenario cannot be read ({error}).") from error
+    return checked(plan.get("scenario", {}), str(folder / PLAN_FILE))
 
 
 def _whole_runs(folder: Path) -> dict[str, Path]:

@@ -1,39 +1,29 @@
-"""A gateway of the bench's own: its configuration, its process, its end. Speaks to it over HTTP alone.
+"""A gateway of the bench's own: its configuration, its callers, its address.
 
-Owns the files in its folder and the process: none outlives the context that started it. Measures nothing.
+Owns the files in its folder and who the requests come as. Measures nothing.
 """
 
 from __future__ import annotations
 
 import hashlib
 import secrets
-import socket
-import subprocess
-import sys
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from bench.errors import TargetUnreachableError, UsageError
+from bench.errors import UsageError
+from bench.own_processes import HOST, free_ports, running
 
-HOST = "127.0.0.1"
-READY_S_MAX = 120.0
-END_S_MAX = 30.0
-POLL_S = 0.1
 KEY_VARIABLE = "GATEWAY_BENCH_KEY_"
-_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # loopback, whatever the proxy variables say
 
 
 @dataclass(frozen=True, slots=True)
 class Callers:
-    """Who the requests of each class come as. keys: class to the key; service_classes: class to what it is entitled to."""
+    """Who the requests of each class come as. keys: class to its key; service_classes: class to what the key is for."""
 
     service_classes: Mapping[str, str]
     keys: Mapping[str, str] = field(repr=False)
@@ -62,7 +52,7 @@ def fresh_callers(service_classes: Mapping[str, str]) -> Callers:
 
 
 class LocalGateway:
-    """One policy at a time, always at the same address. `base`: the configuration but for what is the bench's to say."""
+    """One policy at a time, always at the same address. `base`: the configuration, but for what the bench says."""
 
     def __init__(self, folder: Path, base: Mapping[str, Any], callers: Callers) -> None:
         self._folder = folder
@@ -78,21 +68,9 @@ class LocalGateway:
     def serving(self, name: str, policy: str) -> Iterator[None]:
         """A gateway with that policy, a fresh process each time. Raises TargetUnreachableError where none comes up."""
         config = self._written(name, policy)
-        log = config.with_suffix(".log")
-        with log.open("ab") as file:
-            # A session of its own: the terminal's Ctrl-C reaches the bench alone, which ends the gateway.
-            process = subprocess.Popen(  # noqa: S603  our own program, with words of our own
-                [sys.executable, "-m", "gateway", "serve", "--config", str(config)],
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        try:
-            self._wait_until_ready(process, log)
+        ready_url = f"http://{HOST}:{self._ops_port}/readyz"
+        with running(["serve", "--config", str(config)], config.with_suffix(".log"), ready_url):
             yield
-        finally:
-            _end(process)
 
     def _written(self, name: str, policy: str) -> Path:
         said = {
@@ -112,33 +90,35 @@ class LocalGateway:
             raise UsageError(f"{path}: cannot be written ({error.strerror}). Choose another --result-dir.") from error
         return path
 
-    def _wait_until_ready(self, process: subprocess.Popen[bytes], log: Path) -> None:
-        give_up_at = time.monotonic() + READY_S_MAX
-        while process.poll() is None and time.monotonic() < give_up_at:
-            try:
-                with _direct.open(f"http://{HOST}:{self._ops_port}/readyz", timeout=2):
-                    return
-            except (urllib.error.URLError, OSError):
-                time.sleep(POLL_S)
-        raise TargetUnreachableError(f"the gateway does not come up: {log} says why")
+
+def base_of_engine(url: str, model: str, tokenizer: Path, options: Mapping[str, Any]) -> dict[str, Any]:
+    """One engine, one pool."""
+    return {
+        "engines": [{"name": "engine", "url": url, "pool": "bench", **options}],
+        "pools": {"bench": {"models": [model], "tokenizer": {"kind": "local", "path": str(tokenizer)}}},
+    }
 
 
-def free_ports(number: int) -> list[int]:
-    """Ports that are free now. All are held until all are known, so that no two are the same."""
-    with ExitStack() as stack:
-        held = [stack.enter_context(socket.socket()) for _ in range(number)]
-        for each in held:
-            each.bind((HOST, 0))
-        return [int(each.getsockname()[1]) for each in held]
+def base_of_file(path: Path) -> tuple[dict[str, Any], str]:
+    """A gateway.yaml's own settings and its first engine's address. Raises UsageError where it has no engine.
 
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
+    What else is wrong with it the gateway says itself. Its paths are from its own folder, and stay so.
+    """
     try:
-        process.wait(END_S_MAX)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+        said = yaml.safe_load(path.read_text(encoding="utf-8"))
+        engines = said["engines"]
+        url = str(engines[0]["url"])
+    except (OSError, yaml.YAMLError, KeyError, IndexError, TypeError) as error:
+        raise UsageError(f"{path}: no gateway.yaml with an engine in it ({error}).") from error
+    folder = path.parent.absolute()
+    for engine in engines:
+        if engine.get("calibration") not in (None, "probe", "off"):
+            engine["calibration"] = str(folder / engine["calibration"])
+    for pool in said.get("pools", {}).values():
+        tokenizer = pool.get("tokenizer") or {}
+        if "path" in tokenizer:
+            tokenizer["path"] = str(folder / tokenizer["path"])
+    return said, url
 
 
 def _dump(path: Path, value: Mapping[str, Any]) -> None:

@@ -16,13 +16,14 @@ goodput: ["short:ttft:500", "long:ttft:20000"]
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from bench.corpus.tokenizer import PromptForm
-from bench.strict_yaml import read
+from bench.strict_yaml import read, validated
 from bench.trace.arrivals import ARRIVALS_MAX, TOKENS_MAX
 
 Tokens = Annotated[int, Field(ge=1, le=TOKENS_MAX)]
@@ -108,6 +109,11 @@ class Scenario(_Strict):
         if self.capacity_per_s is not None:
             return [(f"load {load:g}", load * self.capacity_per_s) for load in self.loads]
         return [(f"{rate:g} requests/s", rate) for rate in self.rates_per_s]
+
+
+def checked(words: Mapping[str, Any], where: str) -> Scenario:
+    """Raises UsageError naming `where` and the key."""
+    return validated(words, Scenario, where)
 
 
 def load(path: Path) -> Scenario:

@@ -92,7 +92,7 @@ def _add_shaping(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--keep-ticks", action="store_true", help="do not spread times that fall on ticks")
     parser.add_argument("--from-s", type=arguments.not_negative, default=0.0, metavar="S")
     parser.add_argument("--until-s", type=arguments.positive, metavar="S", help="only arrivals before this time")
-    parser.add_argument("--thin", type=_share, metavar="P", help="keep each request with this probability")
+    parser.add_argument("--thin", type=arguments.share, metavar="P", help="keep each request with this probability")
     speed = parser.add_mutually_exclusive_group()
     speed.add_argument("--time-scale", type=arguments.positive, metavar="F", help="2: everything takes twice as long")
     speed.add_argument("--request-rate", type=arguments.positive, metavar="R", help="scale time to this mean rate")
@@ -200,10 +200,3 @@ def _salt(name: str | None) -> bytes:
             f"--salt-env: variable {name} is unset or shorter than 16 characters. Export a long random word."
         )
     return value.encode()
-
-
-def _share(text: str) -> float:
-    value = float(text)
-    if not 0 < value <= 1:
-        raise argparse.ArgumentTypeError("must be above 0 and at most 1")
-    return value
