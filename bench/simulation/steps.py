@@ -48,7 +48,7 @@ class EngineFlags:
 class EngineRequest:
     """One request inside the engine.
 
-    Its first prefix_tokens tokens (fewer than the prompt's) are those of every request with the same prefix; all others
+    Its first prefix_tokens tokens are those of every request with the same prefix; all others
     are its own. computed: tokens scheduled so far. sampled: output tokens scheduled so far; delivered: those whose step
     has ended. in_flight: its steps that have not ended; stale: those of them scheduled before a preemption.
     cached_tokens: found in the prefix cache, over all its admissions.

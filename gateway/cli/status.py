@@ -85,6 +85,7 @@ def render(state: dict[str, Any]) -> str:
                 ["engine", "pool", "state", "weight", "running", "long prefills", "short tokens", "slots", "KV tokens"],
                 engines,
             ),
+            *_dividing(state),
             table(["ended by", "how", "count"], ends),
         ]
     )
@@ -98,6 +99,42 @@ def _shadow(shadow: dict[str, Any] | None) -> str:
     compared = sum(line["compared"] for line in shadow["lines"])
     differ = sum(line[kind] for line in shadow["lines"] for kind in line if kind.startswith("would_"))
     return f"\nshadow {shadow['policy']['name']}: {differ} of {compared} requests otherwise (gateway shadow report)"
+
+
+def _dividing(state: dict[str, Any]) -> list[str]:
+    """Return the long prompts that are under way in parts, and which engines get them whole, where a policy says so."""
+    engines = [
+        (name, engine["dividing"])
+        for pool in state["pools"].values()
+        for name, engine in pool["engines"].items()
+        if engine["dividing"] is not None
+    ]
+    if not engines:
+        return []
+    prompts = [
+        [
+            name,
+            prompt["service_class"],
+            prompt["prompt_tokens"],
+            prompt["done_tokens"],
+            f"{prompt['part']} of {prompt['parts']}",
+            None if prompt["held_for_s"] is None else round(prompt["held_for_s"], 1),
+            prompt["recalls"],
+        ]
+        for name, dividing in engines
+        for prompt in dividing["prompts"]
+    ]
+    shown = [table(["engine", "long prompts", "since s", "tried again in s"], [_how(*each) for each in engines])]
+    if prompts:
+        shown.append(table(["engine", "class", "tokens", "computed", "part", "held s", "recalls"], prompts))
+    return shown
+
+
+def _how(name: str, dividing: dict[str, Any]) -> list[Cell]:
+    why = dividing["whole_because"]
+    times = (dividing["whole_for_s"], dividing["tries_again_in_s"])
+    how = dividing["mode"] if why is None else f"whole: {why}"
+    return [name, how, *(None if seconds is None else round(seconds) for seconds in times)]
 
 
 def _engine(name: str, pool: str, engine: dict[str, Any]) -> list[Cell]:

@@ -35,9 +35,7 @@ from gateway.core.ticket import (
     Event,
     Finished,
     FirstToken,
-    Proceed,
     Queued,
-    Recalled,
     Refused,
     SliceEnded,
     SliceResult,
@@ -57,13 +55,12 @@ from gateway.core.types import (
 )
 from gateway.core.waiting import Waiting
 
-STANDINGS_MAX = 8
 _CUT = frozenset({Outcome.CLIENT_GONE, Outcome.TIMED_OUT})
 _EMPTY_LINE = LineSnapshot(requests=0, prompt_tokens=0, body_bytes=0, oldest_offered_at=None)
 
 
 class Admission:
-    """One pool. On one event loop every call is atomic, so there are no locks."""
+    """One pool. On one event loop every call is atomic, so there are no locks. fleet: the engines, to look at."""
 
     def __init__(self, plan: Plan, engines: Sequence[EngineSpec], seed: int = 0) -> None:
         self._offers = 0
@@ -75,7 +72,7 @@ class Admission:
         self._running: dict[int, Ticket] = {}
         self._drain_at: float | None = None
         self._plan = plan
-        self._fleet = Fleet(engines, plan)
+        self.fleet = self._fleet = Fleet(engines, plan)
         self._lanes = Lanes(plan)
 
     # ── what the gate calls ──
@@ -103,10 +100,9 @@ class Admission:
         lane = self._lanes[assignment.length_class]
         lane.append(ticket)
         # Otherwise nothing can go that could not go before.
-        if self._may_go() or fleet.divides:
-            head = lane.head(now)
-            if head is ticket or (head is not None and head.assignment.engine is not None):
-                self._dispatch(now, events)
+        head = lane.head(now) if self._may_go() or fleet.divides else None
+        if head is not None and (head is ticket or head.assignment.engine is not None):
+            self._dispatch(now, events)
         if ticket.state is WAITING:
             self._seat(ticket, now, events)
         return ticket, events
@@ -122,7 +118,7 @@ class Admission:
         engine = self._fleet[ticket.engine]
         engine.first_token(ticket, engine_ttft_s, now)
         engine.judge(now, longs_wait=self._lanes[LONG].head(now) is not None)
-        events: list[Event] = [FirstToken(ticket, engine_ttft_s)]
+        events: list[Event] = [FirstToken(ticket, engine_ttft_s), *engine.dividing_changed(ticket)]
         self._go_on(now, events)
         return events
 
@@ -142,7 +138,7 @@ class Admission:
         else:
             if ticket.needs[0] and self._has_slice_at_engine(ticket):
                 events.append(SliceEnded(ticket, SliceResult.CANCELLED))
-            self._leave_engine(ticket, now, cut=outcome in _CUT)
+            self._leave_engine(ticket, now, cut=outcome in _CUT, output_tokens=output_tokens)
             if ticket.first_token_at is None and outcome is not Outcome.COMPLETED:
                 output_tokens = 0
             if output_tokens is not None:
@@ -177,14 +173,20 @@ class Admission:
         self._fleet[engine].observe(load, now)
         return self.tick(now)
 
+    def accepted(self, ticket: Ticket, now: float, *, is_accepted: bool) -> list[Event]:
+        """Note whether the engine would take a divided request: before its first slice, which goes for this alone."""
+        assert ticket.engine is not None
+        return self._fleet[ticket.engine].accepted(ticket, now, is_accepted=is_accepted) + self.tick(now)
+
     def slice_ended(
         self, ticket: Ticket, now: float, *, computed: bool, cached_tokens: int | None = None
     ) -> list[Event]:
         """Note the end of the slice that `Proceed` asked for; cached_tokens: of its prefix, where the engine says."""
         assert ticket.engine is not None
-        held = self._fleet[ticket.engine].slice_ended(ticket, now, computed=computed, cached_tokens=cached_tokens)
+        engine = self._fleet[ticket.engine]
+        held = engine.slice_ended(ticket, now, computed=computed, cached_tokens=cached_tokens)
         result = SliceResult.COMPUTED if held else SliceResult.FAILED
-        return [SliceEnded(ticket, result), *self.tick(now)]
+        return [SliceEnded(ticket, result), *engine.dividing_changed(ticket), *self.tick(now)]
 
     def tick(self, now: float) -> list[Event]:
         """Expire every wait whose deadline has come, then dispatch whatever fits."""
@@ -240,15 +242,10 @@ class Admission:
         """Return how long steps take at each engine, as it is known now."""
         return {name: self._fleet[name].fit.model for name in self._fleet.names()}
 
-    @property
-    def fleet(self) -> Fleet:
-        """The engines, to look at."""
-        return self._fleet
-
     def standing(self, ticket: Ticket) -> Ahead:
         """Return what stands in the ticket's way now: its line, and the budgets of the first few engines."""
         in_line, in_lane = self._waiting.beside(ticket.assignment), self._lanes[ticket.assignment.length_class].requests
-        return Ahead(in_line, in_lane, self._fleet.standings(ticket, STANDINGS_MAX))
+        return Ahead(in_line, in_lane, self._fleet.standings(ticket))
 
     def snapshot(self) -> Snapshot:
         """Return what waits and what runs now; every class of the plan is present, also at 0."""
@@ -320,8 +317,7 @@ class Admission:
         if fleet.next_change_at() <= now:
             fleet.settle(now)
         while heads := lanes.heads(now):
-            choice = fleet.choose(heads)
-            if choice is None:
+            if (choice := fleet.choose(heads)) is None:
                 if lanes.pass_over_bound(heads):
                     continue
                 break
@@ -334,8 +330,10 @@ class Admission:
             if not self._may_go():
                 break
         lanes.resume()
-        if fleet.divides:
-            self._make_way(now, events)
+        if fleet.divides:  # after everything else that happens now
+            in_line = self._lanes[SHORT].head(now) is not None
+            for each in fleet.dividing():
+                events += each.make_way(now, shorts_in_line=in_line)
 
     def _may_go(self) -> bool:
         """Whether anybody waits for whom an engine has a slot: under load most have none, and that is quickly seen."""
@@ -343,16 +341,6 @@ class Admission:
             if lane.requests and self._fleet.has_slot(is_long):
                 return True
         return False
-
-    def _make_way(self, now: float, events: list[Event]) -> None:
-        """Let parts of long prompts go, or take them back for shorts: after everything else that happens now."""
-        in_line = self._lanes[SHORT].head(now) is not None
-        for engine in self._fleet.dividing():
-            shorts_wait = in_line or engine.has_unserved_shorts
-            if shorts_wait and (ticket := engine.recall(now)) is not None:
-                events.append(Recalled(ticket))
-            if (course := engine.next_part(now, shorts_wait=shorts_wait)) is not None:
-                events.append(Proceed(course.ticket, None if course.at_request else course.sent_tokens))
 
     def _refused_at_dispatch(self, ticket: Ticket, engine: Engine, now: float) -> Refusal | None:
         early = self._plan.early_rejection
@@ -376,11 +364,13 @@ class Admission:
         events.append(Dispatched(ticket, engine.name, priority, now - ticket.offered_at, divided))
         if wants_parts and not divided:
             events.append(SliceEnded(ticket, SliceResult.FALLBACK))
+        if wants_parts:
+            events += engine.dividing_changed(ticket)
 
-    def _leave_engine(self, ticket: Ticket, now: float, *, cut: bool) -> None:
+    def _leave_engine(self, ticket: Ticket, now: float, *, cut: bool, output_tokens: int | None = None) -> None:
         assert ticket.engine is not None
         engine = self._fleet[ticket.engine]
-        engine.leave(ticket, now, cut=cut)
+        engine.leave(ticket, now, cut=cut, output_tokens=output_tokens)
         if engine.retired:
             self._fleet.drop_if_idle(engine)
         del self._running[ticket.id]

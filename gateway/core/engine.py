@@ -13,16 +13,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, inf
 
+from gateway.core.courses import Cache, Courses
 from gateway.core.drift import Drift
 from gateway.core.estimate import Quantile
 from gateway.core.feedback import LongControl
 from gateway.core.lazy_heap import LazyHeap
 from gateway.core.ledger import EVERYTHING, NO_LONG_PREFILL, Budget, Ledger, caps_of
-from gateway.core.plan import LongPrefillMode, NonStreamRelease, Plan
-from gateway.core.slices import Course, Courses, slice_end
+from gateway.core.plan import LongPrefill, LongPrefillMode, NonStreamRelease, Plan
+from gateway.core.slices import Course, slice_end
 from gateway.core.steptime import Fit, PrefillSample, StepFit
-from gateway.core.ticket import RUNNING, Assignment, Ticket
-from gateway.core.types import SHORT, EngineLoad, EngineSpec, LengthClass
+from gateway.core.ticket import RUNNING, Assignment, DividingChanged, Event, Proceed, Recalled, Ticket
+from gateway.core.types import SHORT, DividingSnapshot, EngineLoad, EngineSpec, LengthClass
 
 _RELEASE_CONFIDENCE = 0.95
 _STEPS_IN_FLIGHT = 2
@@ -98,7 +99,7 @@ class Engine:
         self.weight = spec.weight
         self._chunk_tokens = spec.limits.chunk_tokens
         self._plan = plan
-        self.courses.configure(step_tokens=spec.limits.step_tokens, block_tokens=spec.limits.kv_block_tokens)
+        self.courses.configure(spec.limits)
         prefills_max = plan.admission.long_prefills_max
         if plan.feedback is None or prefills_max is None:
             self._control = None
@@ -167,7 +168,7 @@ class Engine:
 
     def wants_parts(self, ticket: Ticket) -> bool:
         """Tell whether the plan has this prompt computed in parts, and it is long enough for two."""
-        plan, assignment = self._plan.admission.long_prefill, ticket.assignment
+        plan, assignment = self._parts_plan(ticket), ticket.assignment
         if plan is None or not ticket.needs[0] or not assignment.is_divisible:
             return False
         if plan.mode is LongPrefillMode.RECALLED:
@@ -184,19 +185,42 @@ class Engine:
 
     def divide(self, ticket: Ticket, now: float) -> bool:
         """Let the ticket's prompt be computed in parts; False where this engine's cache does not carry that now."""
-        plan = self._plan.admission.long_prefill
+        plan = self._parts_plan(ticket)
         assert plan is not None, "asked after wants_parts"
-        if self.limits.prefix_caching is False or not self.courses.carries(now):
+        if not self.courses.trust.tries(now):
             return False
         self._due.discard(ticket)
         self.courses.begin(ticket, plan, now)
         return True
 
-    def next_part(self, now: float, *, shorts_wait: bool) -> Course | None:
+    def accepted(self, ticket: Ticket, now: float, *, is_accepted: bool) -> list[Event]:
+        """Take in whether the engine would take the request; what it would refuse goes there whole, at once."""
+        if is_accepted:
+            self.courses.accepted(ticket, now)
+            return []
+        self.courses.end(ticket)
+        return [Proceed(ticket, None)]
+
+    def make_way(self, now: float, *, shorts_in_line: bool) -> list[Event]:
+        """Let the next part of a long prompt go, or take one back for shorts."""
+        events: list[Event] = []
+        shorts_wait = shorts_in_line or self.ledger.short_prefill_tokens > 0
+        if shorts_wait and (ticket := self._recall(now)) is not None:
+            events.append(Recalled(ticket))
+        if (course := self._next_part(now, shorts_wait=shorts_wait)) is not None:
+            events.append(Proceed(course.ticket, None if course.at_request else course.sent_tokens))
+        return events
+
+    def _next_part(self, now: float, *, shorts_wait: bool) -> Course | None:
         """Send the next part that may go, and note when the one after it may; none to an engine that has no room."""
         if self.paused_until is not None:
             return None
-        course = self.courses.next_part(self.fit.model, now, shorts_wait=shorts_wait)
+        reserved_tokens, short_tokens = (
+            self.ledger.kv_tokens,
+            self._plan.admission.short_prefill_tokens_max,
+        )
+        cache = Cache(self.ledger.cap(Budget.KV_TOKENS), reserved_tokens, short_tokens or 0)
+        course = self.courses.next_part(self.fit.model, now, shorts_wait=shorts_wait, cache=cache)
         if course is not None and course.at_request:
             self._expect_first_token(course.ticket, self.courses.rest_s(course.ticket, self.fit.model), now)
         changes_at = self.courses.changes_at(self.fit.model, now)
@@ -206,7 +230,7 @@ class Engine:
             self._due.push(self._hold_end, changes_at)
         return course
 
-    def recall(self, now: float) -> Ticket | None:
+    def _recall(self, now: float) -> Ticket | None:
         """Take back the request that makes way for a short, where there is one that may."""
         ticket = self.courses.recallable(self.fit.model, now)
         if ticket is not None:
@@ -228,16 +252,28 @@ class Engine:
             )
         return held is not False
 
-    @property
-    def has_unserved_shorts(self) -> bool:
-        return self.ledger.short_prefill_tokens > 0
+    def dividing_changed(self, ticket: Ticket) -> list[Event]:
+        """Tell once that long prompts go whole from here on, or in parts again."""
+        trust = self.courses.trust
+        return [DividingChanged(ticket, self.name, trust.why_whole)] if trust.takes_change() else []
+
+    def dividing(self) -> DividingSnapshot | None:
+        """Return whether long prompts are divided here, and how far each is."""
+        plan = self._plan.admission.long_prefill
+        return None if plan is None else self.courses.snapshot(plan.mode.value, self.fit.model)
+
+    def _parts_plan(self, ticket: Ticket) -> LongPrefill | None:
+        """Return how the ticket's prompt is divided: as the plan it was judged by says, while the one in force does."""
+        in_force = self._plan.admission.long_prefill
+        return None if in_force is None else ticket.assignment.plan.admission.long_prefill
 
     def first_token(self, ticket: Ticket, engine_ttft_s: float, now: float) -> None:
         """Give the prefill charge back, and learn from it where the prefill had the engine to itself."""
         self.ledger.release_prefill(ticket)
         self._due.discard(ticket)
-        if self.courses.answered(ticket, self.fit.model, now):
-            engine_ttft_s = ticket.prefill_s  # of its parts, without the holds between them
+        course = self.courses.answered(ticket, self.fit.model, now)
+        if course is not None:
+            engine_ttft_s = course.busy_s  # of its parts, without the holds between them
         elif ticket.assignment.stream:
             length_class = ticket.assignment.length_class
             self._ratios[length_class].add(engine_ttft_s / ticket.prefill_s)
@@ -268,9 +304,14 @@ class Engine:
         if changed:
             self._set_caps()
 
-    def leave(self, ticket: Ticket, now: float, *, cut: bool) -> None:
+    def leave(self, ticket: Ticket, now: float, *, cut: bool, output_tokens: int | None = None) -> None:
         """End a ticket's stay; `cut`: the gateway aborted it, so it holds its place until the steps in flight end."""
         self.courses.end(ticket)
+        if len(self.courses):
+            kept_tokens = ticket.needs[3]
+            if output_tokens is not None:
+                kept_tokens = min(kept_tokens, ticket.assignment.prompt_tokens + output_tokens)
+            self.courses.freed(kept_tokens)
         self._due.discard(ticket)
         if self._alone is ticket:
             self._alone = None
@@ -289,7 +330,7 @@ class Engine:
             pass  # `next_part` is asked after every settling, and finds that the hold has ended
         elif due.state is RUNNING:
             self.ledger.release_prefill(due)
-            self.courses.end(due)
+            self.courses.served(due)
         else:
             self.ledger.release(due)
 

@@ -15,7 +15,7 @@ from gateway.core.lazy_heap import LazyHeap
 from gateway.core.ledger import EVERYTHING, USED_BY
 from gateway.core.plan import Plan
 from gateway.core.shares import Shares
-from gateway.core.standing import Standing, standing_at
+from gateway.core.standing import STANDINGS_MAX, Standing, standing_at
 from gateway.core.steptime import FollowedFit
 from gateway.core.ticket import Assignment, Ticket
 from gateway.core.types import LONG, SHORT, EngineSnapshot, EngineSpec, LengthClass
@@ -75,9 +75,9 @@ class Fleet:
         for name in self._engines.keys() & other._engines.keys():
             self._engines[name].fit = FollowedFit(other._engines[name].fit)
 
-    def standings(self, ticket: Ticket, engines_max: int) -> list[Standing]:
-        """Return what the ticket lacks at each engine, of `engines_max` at most."""
-        return [standing_at(engine, ticket) for engine in islice(self._engines.values(), engines_max)]
+    def standings(self, ticket: Ticket) -> list[Standing]:
+        """Return what the ticket lacks at each engine, of the first few."""
+        return [standing_at(engine, ticket) for engine in islice(self._engines.values(), STANDINGS_MAX)]
 
     def take(self, ticket: Ticket, engine: Engine, now: float) -> None:
         """Charge a ticket that is sent to an engine now."""
@@ -231,4 +231,5 @@ def _snapshot(engine: Engine, running: Mapping[tuple[str, LengthClass], int]) ->
         kv_reserved_tokens=ledger.kv_tokens,
         budgets=ledger.budgets(),
         weight=engine.weight,
+        dividing=engine.dividing(),
     )

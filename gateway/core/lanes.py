@@ -54,8 +54,7 @@ class Lanes:
     def resume(self) -> None:
         """Bring those back who were passed over."""
         for head in self._passed_over:
-            if not head.tenant.is_set_aside:
-                self[head.assignment.length_class].bring_back(head.tenant)
+            self[head.assignment.length_class].bring_back(head.tenant)  # one that is at its bound stays aside
         self._passed_over.clear()
 
     def hold(self, tenant: Tenant) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
+from math import inf
 
 from gateway.core.plan import AdmissionKind, AdmissionPlan, KvBudget
 from gateway.core.ticket import Assignment, Needs, Ticket
@@ -205,6 +206,10 @@ class Ledger:
         short, long = self._sides
         slots, kv_tokens = (self.slots, short.slots, long.slots), (self.kv_tokens, short.kv_tokens, long.kv_tokens)
         return (long.prefill, short.prefill, *slots, *kv_tokens), self._caps
+
+    def cap(self, budget: Budget) -> float:
+        """Return what a budget allows; infinity where it does not bind."""
+        return self._caps.get(budget, inf)
 
     @property
     def short_prefill_tokens(self) -> int:

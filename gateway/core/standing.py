@@ -12,6 +12,8 @@ from gateway.core.engine import Engine
 from gateway.core.ledger import Budget
 from gateway.core.ticket import Ticket
 
+STANDINGS_MAX = 8
+
 
 class Standing(NamedTuple):
     """One engine before one request: lacking is a mask of budgets; used is in their order.

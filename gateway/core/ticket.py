@@ -12,7 +12,7 @@ from typing import NamedTuple
 from gateway.core.plan import ClassPlan, Plan
 from gateway.core.share import Share
 from gateway.core.tenants import Tenant
-from gateway.core.types import LengthClass, Outcome, Refusal
+from gateway.core.types import FallbackReason, LengthClass, Outcome, Refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class Queued(NamedTuple):
 class Dispatched(NamedTuple):
     """The ticket's budgets are charged on `engine`: send it now, with `priority` (int64, lower is sooner).
 
-    divided: not at once; `Proceed` says what of it.
+    divided: not at once; `Proceed` says what of it, of a prompt in slices once `Admission.accepted` was told.
     """
 
     ticket: Ticket
@@ -144,6 +144,14 @@ class SliceEnded(NamedTuple):
 
     ticket: Ticket
     result: SliceResult
+
+
+class DividingChanged(NamedTuple):
+    """With this ticket an engine began to get long prompts whole, for a reason; None: in parts again."""
+
+    ticket: Ticket
+    engine: str
+    reason: FallbackReason | None
 
 
 class Refused(NamedTuple):
@@ -178,4 +186,4 @@ class Finished(NamedTuple):
     output_tokens: int | None = None
 
 
-Event = Queued | Dispatched | Proceed | Recalled | SliceEnded | Refused | FirstToken | Finished
+Event = Queued | Dispatched | Proceed | Recalled | SliceEnded | DividingChanged | Refused | FirstToken | Finished

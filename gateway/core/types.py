@@ -74,6 +74,14 @@ class WaitOutcome(StrEnum):
     CLIENT_GONE = "client_gone"
 
 
+class FallbackReason(StrEnum):
+    """Why an engine gets long prompts whole where the plan has them computed in parts."""
+
+    NO_PREFIX_CACHING = "no_prefix_caching"
+    FAILED = "failed"
+    NOT_CACHED = "not_cached"
+
+
 @dataclass(frozen=True, slots=True)
 class Identity:
     """An authenticated caller. `models` is None where every model of the gateway is allowed."""
@@ -190,8 +198,41 @@ class LineSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class CourseSnapshot:
+    """One long prompt under way in parts. part: the one at the engine or next, of `parts` as it looks now.
+
+    held_since: put aside for shorts since then, None: a part is at the engine, or the engine is being asked.
+    """
+
+    service_class: str
+    prompt_tokens: int
+    done_tokens: int
+    part: int
+    parts: int
+    held_since: float | None
+    recalls: int
+
+
+@dataclass(frozen=True, slots=True)
+class DividingSnapshot:
+    """Whether long prompts go to an engine in parts now. reason: why they go whole, None: they do not.
+
+    since, tries_at: when that began, and when one is tried in parts again; None: not by time alone.
+    """
+
+    mode: str
+    reason: FallbackReason | None
+    since: float | None
+    tries_at: float | None
+    courses: tuple[CourseSnapshot, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class EngineSnapshot:
-    """One engine's ledger now, and the caps it is held against. Cap None: without bound."""
+    """One engine's ledger now, and the caps it is held against. Cap None: without bound.
+
+    dividing: None where the plan has long prompts computed whole.
+    """
 
     up: bool
     running: Mapping[tuple[str, LengthClass], int]
@@ -201,6 +242,7 @@ class EngineSnapshot:
     kv_reserved_tokens: int
     budgets: Mapping[str, int]
     weight: float = 1.0
+    dividing: DividingSnapshot | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from typing import Any
 import structlog
 
 from gateway.core.types import EngineLimits
-from gateway.engines import proof, reading
+from gateway.engines import proof, rank, reading
 from gateway.engines.health import Health, State
 from gateway.engines.reading import Load
 from gateway.engines.target import Answer, Carrier, EngineHttp, EngineSilent, EngineUnreachable, Scheduling, Target
@@ -36,6 +36,7 @@ DOWN_TOLD_EVERY_S = 60.0
 class Known:
     """The last that an engine said. Times: seconds since the epoch. proofs_tried counts since its last start.
 
+    judges_rank: whether it judges a request for a rank that it has not, and does not run it; None: not asked yet.
     started_at: the last start that it told of, None where it never told; start_told_at: when it did last.
     """
 
@@ -48,6 +49,7 @@ class Known:
     start_told_at: float = float("-inf")
     restarts: int = 0
     priority_proved: bool = False
+    judges_rank: bool | None = None
     proofs_tried: int = 0
     problem: str | None = None
 
@@ -233,6 +235,7 @@ class EngineWatch:
 
     def _forget_proof(self) -> None:
         self.known.priority_proved, self.known.proofs_tried = False, 0
+        self.known.judges_rank = None
 
     async def _said_at(self, path: str) -> bytes | None:
         """Ask what is good to know and decides nothing: None where no answer comes, or none of use."""
@@ -273,6 +276,19 @@ class EngineWatch:
         elif priority is not None:
             body = {**body, "priority": priority}
         return await self._http.post_json(self.target, "/v1/completions", body, timeout_s=timeout_s, headers=headers)
+
+    async def judges_rank(self) -> bool:
+        """Ask, once since its start, whether a request for a rank that it has not is judged and not run (`rank`)."""
+        if self.known.judges_rank is None:
+            body, headers = self._one_token(), dict([rank.HEADER])
+            try:
+                answer = await self._http.post_json(
+                    self.target, "/v1/completions", body, timeout_s=QUESTION_S_MAX, headers=headers
+                )
+            except (EngineUnreachable, EngineSilent):
+                return False
+            self.known.judges_rank = rank.is_refused_alone(answer.body)
+        return self.known.judges_rank
 
     async def _complete(self, body: dict[str, Any], priority: int | None) -> bool:
         try:

@@ -16,7 +16,7 @@ from typing import Any, TextIO
 
 import structlog
 
-from gateway.core.types import Outcome, Reason
+from gateway.core.types import FallbackReason, Outcome, Reason
 from gateway.observe.exchange import Exchange
 
 LINES_WAITING_MAX = 10_000
@@ -153,6 +153,16 @@ class RequestLog:
         if refused and reason is not None and not self._sampler.lets_through(reason):
             return
         self._log.info("request", **_fields(exchange))
+
+    def dividing_changed(self, engine: str, reason: FallbackReason | None) -> None:
+        """Write that an engine begins to get long prompts whole, or in parts again.
+
+        Trust is won back by a try a minute, so that no engine makes more than two such lines in one.
+        """
+        if reason is None:
+            self._log.info("long_prompts_in_parts_again", engine=engine)
+        else:
+            self._log.warning("long_prompts_go_whole", engine=engine, reason=reason.value)
 
     def summarise(self) -> None:
         """Write how many refusal lines the last interval held back; to be called now and then, and at the end."""

@@ -18,6 +18,7 @@ from gateway.core.standing import Ahead
 from gateway.core.ticket import (
     Assignment,
     Dispatched,
+    DividingChanged,
     Event,
     Finished,
     FirstToken,
@@ -29,7 +30,7 @@ from gateway.core.ticket import (
     SliceResult,
     Ticket,
 )
-from gateway.core.types import Identity, LengthClass, Outcome, Reason, WaitOutcome
+from gateway.core.types import FallbackReason, Identity, LengthClass, Outcome, Reason, WaitOutcome
 from gateway.observe.counting import CountingReading, counting_families
 from gateway.observe.decisions import Decisions
 from gateway.observe.exchange import NO_LABELS, UNKNOWN, Exchange, Exchanges, Labels, Phase
@@ -56,14 +57,23 @@ class Reloaded(StrEnum):
 
 
 class Observer:
-    """Counts. `ended` is called once for each request, at its end, after it is counted."""
+    """Counts. `ended` is called once for each request, at its end, after it is counted.
 
-    def __init__(self, now: Callable[[], float], ended: Callable[[Exchange], None]) -> None:
+    dividing_changed: called with the engine and the reason when it begins to get long prompts whole; None: in parts.
+    """
+
+    def __init__(
+        self,
+        now: Callable[[], float],
+        ended: Callable[[Exchange], None],
+        dividing_changed: Callable[[str, FallbackReason | None], None] | None = None,
+    ) -> None:
         self.families = Families()
         self.exchanges = Exchanges()
         self.decisions = Decisions(self.exchanges)
         self._now = now
         self._ended = ended
+        self._dividing_changed = dividing_changed
         self._classes: frozenset[str] = frozenset()
         self._gauges: ScrapedGauges | None = None
         self._counting: Callable[[], Mapping[str, CountingReading]] = dict
@@ -145,7 +155,7 @@ class Observer:
                 self._wait_ended(exchange, WaitOutcome.DISPATCHED, now)
                 exchange.phase, exchange.engine = Phase.RUNNING, engine
                 exchange.dispatched_at, exchange.waited_s = now, waited_s
-            case SliceEnded() | Recalled() | Proceed():
+            case SliceEnded() | Recalled() | Proceed() | DividingChanged():
                 self._part(event, exchange)
             case FirstToken(engine_ttft_s=engine_ttft_s):
                 self._first_token(exchange, engine_ttft_s, now)
@@ -249,7 +259,7 @@ class Observer:
         if ticket.is_repeat:
             self.families.repeats.at(*exchange.labels).inc()
 
-    def _part(self, event: SliceEnded | Recalled | Proceed, exchange: Exchange) -> None:
+    def _part(self, event: SliceEnded | Recalled | Proceed | DividingChanged, exchange: Exchange) -> None:
         match event:
             case SliceEnded(result=result):
                 self.families.slices.at(*exchange.labels, result.value).inc()
@@ -258,6 +268,9 @@ class Observer:
                 self.families.recalls.at(*exchange.labels).inc()
             case Proceed():
                 pass
+            case DividingChanged(engine=engine, reason=reason):
+                if self._dividing_changed is not None:
+                    self._dividing_changed(engine, reason)
 
     def _end(self, exchange: Exchange, outcome: Outcome, now: float) -> None:
         self.exchanges.close(exchange, outcome, now)

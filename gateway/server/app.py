@@ -77,7 +77,7 @@ class Gateway:
         self._places = settings.listen, settings.ops
         clock = LoopClock()
         self._request_log = logs.RequestLog(clock.now)
-        observer = Observer(clock.now, self._request_log.ended)
+        observer = Observer(clock.now, self._request_log.ended, self._request_log.dividing_changed)
         self._session: aiohttp.ClientSession = engine_session()
         upstream = Upstream(self._session, lambda engine: observer.families.resends.at(engine).inc())
         questions = Questions(upstream)

@@ -15,6 +15,7 @@ from gateway.core.ticket import Assignment
 from gateway.core.types import Outcome, Reason
 from gateway.engines.watch import EngineWatch
 from gateway.observe.exchange import Exchange
+from gateway.server.acceptance import would_take
 from gateway.server.downstream import ClientGone, Downstream
 from gateway.server.ending import Service
 from gateway.server.engine_failure import EngineFailure
@@ -78,14 +79,11 @@ async def _try_engine(rooms: Rooms, watch: EngineWatch, lease: Lease, admitted: 
     parts = lease.parts
     if parts is None:
         return await _send_request(rooms, watch, lease, admitted)
+    if admitted.prompt is not None:
+        lease.accepted(is_accepted=await _would_take(rooms, watch, lease, admitted, admitted.prompt))
     while (tokens := await parts.next()) is not None:
         assert admitted.prompt is not None, "only what has a prompt is sliced"
-        slice_id = f"{admitted.exchange.request_id}-{tokens}"
-        headers = [
-            ("Content-Type", "application/json"),
-            ("X-Request-Id", slice_id),
-            *_priority_header(watch, lease, COMPLETIONS),
-        ]
+        headers = _headers_of_own(watch, lease, admitted, COMPLETIONS, suffix=str(tokens))
         watch.dispatched()
         computed = None
         try:
@@ -107,6 +105,25 @@ async def _try_engine(rooms: Rooms, watch: EngineWatch, lease: Lease, admitted: 
             return await _send_request(rooms, watch, lease, admitted)
     except TakenBack as recalled:
         return recalled
+
+
+async def _would_take(rooms: Rooms, watch: EngineWatch, lease: Lease, admitted: Admitted, prompt: Prompt) -> bool:
+    """Ask whether the engine would take the request; where it does not say, the request itself does."""
+    route = admitted.call.route
+    headers = _headers_of_own(watch, lease, admitted, route, suffix="twin")
+    try:
+        # A Messages stream wraps the engine's words in others.
+        question = await _outgoing(watch, lease, admitted, streams=route.dialect is not Dialect.ANTHROPIC)
+        return await would_take(rooms.upstream, watch, prompt, route, question, twin_headers=headers)
+    except EngineFailure as failure:
+        _tell_health(watch, failure, lease)
+        return False
+
+
+def _headers_of_own(watch: EngineWatch, lease: Lease, admitted: Admitted, route: Route, *, suffix: str) -> Headers:
+    """Return the headers of a request that the gateway makes for the caller's."""
+    own_id = ("X-Request-Id", f"{admitted.exchange.request_id}-{suffix}")
+    return [("Content-Type", "application/json"), own_id, *_priority_header(watch, lease, route)]
 
 
 async def _send_request(rooms: Rooms, watch: EngineWatch, lease: Lease, admitted: Admitted) -> Outcome | Busy:
@@ -153,7 +170,8 @@ def own_headers(exchange: Exchange, dialect: Dialect, waited_s: float | None) ->
     return headers
 
 
-async def _outgoing(watch: EngineWatch, lease: Lease, admitted: Admitted) -> Outgoing:
+async def _outgoing(watch: EngineWatch, lease: Lease, admitted: Admitted, *, streams: bool = True) -> Outgoing:
+    """Write the request for its engine. streams: as its caller says; else its answer comes whole."""
     call, assignment = admitted.call, admitted.assignment
     set_members: dict[str, Any] = {}
     if assignment.output_tokens_set is not None:
@@ -164,6 +182,8 @@ async def _outgoing(watch: EngineWatch, lease: Lease, admitted: Admitted) -> Out
     priority = _priority_in_body(watch, lease, call.route)
     if priority is not None:
         set_members["priority"] = priority
+    if not streams and call.stream:
+        set_members["stream"] = False
     body = await of_body(len(call.body), call.rewritten, set_members=set_members)
     return Outgoing("POST", call.route.path, headers, body)
 

@@ -17,6 +17,7 @@ from gateway.core.steptime import PrefillSample, StepModel
 from gateway.core.ticket import (
     Assignment,
     Dispatched,
+    DividingChanged,
     Event,
     Finished,
     FirstToken,
@@ -93,6 +94,10 @@ class Lease:
         if self.parts is not None:
             self.parts.keep()
 
+    def accepted(self, *, is_accepted: bool) -> None:
+        """Say whether the engine would take the request: before a prompt of which slices are to go."""
+        self._gate.accepted(self.ticket, is_accepted=is_accepted)
+
     def slice_ended(self, *, computed: bool, cached_tokens: int | None) -> None:
         self._gate.slice_ended(self.ticket, computed=computed, cached_tokens=cached_tokens)
 
@@ -162,6 +167,10 @@ class Gate:
 
     def parts_of(self, ticket: Ticket) -> Parts | None:
         return self._parts.get(ticket.id)
+
+    def accepted(self, ticket: Ticket, *, is_accepted: bool) -> None:
+        now = self._clock.now()
+        self._settle(self._admission.accepted(ticket, now, is_accepted=is_accepted), now)
 
     def slice_ended(self, ticket: Ticket, *, computed: bool, cached_tokens: int | None) -> None:
         now = self._clock.now()
@@ -236,7 +245,7 @@ class Gate:
                     self._parts[ticket.id].proceed(prefix_tokens)
                 case Recalled(ticket=ticket):
                     self._parts[ticket.id].recall()
-                case Queued() | FirstToken() | Finished() | SliceEnded():
+                case Queued() | FirstToken() | Finished() | SliceEnded() | DividingChanged():
                     pass
                 case _:
                     assert_never(event)

@@ -42,6 +42,7 @@ from gateway.wire.dialects import RESPONSES, Dialect, PromptForm, Route, WrongMe
 from gateway.wire.headers import engine_headers
 from gateway.wire.requests import BadRequest, Call
 from gateway.wire.targets import origin_form
+from gateway.wire.twins import stated_ids, twin
 
 _FAULTS_OF_THE_PROMPT = frozenset({Reason.BAD_REQUEST, Reason.CONTEXT_LENGTH})
 _REFUSED = (Refusing, CredentialRefused, BadRequest, Uncountable, AdmissionRefused, EngineFailure)
@@ -195,6 +196,7 @@ class Handlers:
             fingerprint=hash(body),
             says_retry=intake.says_retry(visit.request),
             is_divisible=is_divisible,
+            engine=engine,
         )
         judged = judge(plan)
         if (shadow := rooms.shadows.of(pool.name)) is not None:
@@ -203,7 +205,6 @@ class Handlers:
         if not isinstance(judged, Assignment):
             raise Refusing(judged)
         sent_headers = engine_headers(headers.items(), content_type="application/json")
-        judged = replace(judged, engine=engine)
         return pool, Admitted(call.released(), judged, sent_headers, exchange, visit.client, visit.service, prompt)
 
     # ── steps ──
@@ -230,7 +231,9 @@ class Handlers:
         ids = await self._rooms.counters[pool.name].prompt_ids(call)
         if ids is None or len(ids) != shape.prompt_tokens:
             return None, False
-        return Prompt(call.model, ids, call.members.get("cache_salt")), True
+        is_stated = stated_ids(call) is not None
+        made = await of_body(len(call.body), twin, call)
+        return Prompt(call.model, ids, made, call.members.get("cache_salt"), is_stated), True
 
     async def _measure(self, exchange: Exchange, pool: Pool, call: Call, context_tokens: int | None) -> Shape:
         rooms = self._rooms

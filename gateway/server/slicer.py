@@ -23,11 +23,16 @@ _BYTES_PER_ID = 6
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A prompt as the engine will see it. salt: the caller's own `cache_salt`: its slices share that cache alone."""
+    """A prompt as the engine will see it. salt: the caller's own `cache_salt`: its slices share that cache alone.
+
+    twin: the request itself on a prompt of one word. is_stated: the caller stated the ids, so that they may be none.
+    """
 
     model: str
     ids: array[int]
+    twin: bytes
     salt: Any = None
+    is_stated: bool = False
 
     def prefix_body(self, tokens: int, priority: int | None) -> bytes:
         """The body of a request that computes the first `tokens`; one token is the least that it can ask for."""
@@ -53,19 +58,22 @@ async def send_slice(
     """Have the first `tokens` computed. None: the engine answered, and did not. Raises EngineFailure."""
     body = await of_body(tokens * _BYTES_PER_ID, prompt.prefix_body, tokens, priority_in_body)
     async with upstream.open(target, Outgoing("POST", PATH, headers, body)) as reply:
-        return await _read(reply)
+        return succeeded(reply, await read_small(reply))
 
 
-async def _read(reply: Reply) -> Computed | None:
-    if reply.status != 200:
-        await reply.discard()
-        return None
-    tap, size = BodyTap(), 0
-    while not reply.at_end and size < ANSWER_BYTES_MAX:
-        chunk = await reply.read()
-        size += len(chunk)
-        tap.feed(chunk)
+async def read_small(reply: Reply) -> bytes:
+    """Return an answer that is the gateway's own to read, as far as `ANSWER_BYTES_MAX`. Raises EngineFailure."""
+    answer = bytearray()
+    while not reply.at_end and len(answer) < ANSWER_BYTES_MAX:
+        answer += await reply.read()
+    return bytes(answer)
+
+
+def succeeded(reply: Reply, answer: bytes) -> Computed | None:
+    """Read whether the engine did what a request of the gateway's own asked for."""
+    tap = BodyTap()
+    tap.feed(answer)
     tap.finish()
-    if tap.error is not None or not reply.at_end:
+    if reply.status != 200 or tap.error is not None or not reply.at_end:
         return None
     return Computed(None if tap.usage is None else tap.usage.cached_tokens)

@@ -10,7 +10,7 @@ from typing import Any
 
 from gateway.core.guarantee import guarantee
 from gateway.core.steptime import StepModel
-from gateway.core.types import EngineSnapshot, LengthClass
+from gateway.core.types import DividingSnapshot, EngineSnapshot, LengthClass
 from gateway.engines.reading import longest_context_tokens
 from gateway.engines.target import Target
 from gateway.engines.watch import EngineWatch
@@ -136,4 +136,31 @@ def _engine(rooms: Rooms, name: str, ledger: EngineSnapshot, model: StepModel, n
             "age_s": said.age_s,
         },
         "restarts": said.restarts,
+        "dividing": None if ledger.dividing is None else _dividing(ledger.dividing, now),
     }
+
+
+def _dividing(dividing: DividingSnapshot, now: float) -> dict[str, Any]:
+    """Return whether long prompts go in parts, and those that are under way."""
+    return {
+        "mode": dividing.mode,
+        "whole_because": None if dividing.reason is None else dividing.reason.value,
+        "whole_for_s": _ago(dividing.since, now),
+        "tries_again_in_s": None if dividing.tries_at is None else max(0.0, dividing.tries_at - now),
+        "prompts": [
+            {
+                "service_class": course.service_class,
+                "prompt_tokens": course.prompt_tokens,
+                "done_tokens": course.done_tokens,
+                "part": course.part,
+                "parts": course.parts,
+                "held_for_s": _ago(course.held_since, now),
+                "recalls": course.recalls,
+            }
+            for course in dividing.courses
+        ],
+    }
+
+
+def _ago(at: float | None, now: float) -> float | None:
+    return None if at is None else max(0.0, now - at)

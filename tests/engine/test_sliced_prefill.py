@@ -128,13 +128,46 @@ async def test_a_caller_that_leaves_takes_its_slice_along(caching, tmp_path):
 
 async def test_what_the_engine_refuses_is_refused_in_its_own_words(caching, tmp_path):
     await idle(caching)
-    (path, body), *_ = bodies(caching, 50)
-    body["temperature"] = -5
+    shared = {"model": caching.model, "max_tokens": 12}
+    chat, prompt = {"messages": [{"role": "user", "content": text(50)}], **shared}, {"prompt": text(51), **shared}
+    bad = [
+        ("/v1/chat/completions", chat | {"temperature": -5}),
+        ("/v1/chat/completions", chat | {"tool_choice": "required"}),
+        ("/v1/chat/completions", chat | {"top_logprobs": 1000, "logprobs": True}),
+        ("/v1/completions", prompt | {"logit_bias": {"99999999": 1}}),
+        ("/v1/completions", prompt | {"structured_outputs": {"regex": "((("}, "stream": True}),
+        ("/v1/completions", prompt | {"prompt": [5] * 6000 + [99_999_999]}),
+        ("/v1/messages", chat | {"temperature": -5, "stream": True}),
+        ("/v1/responses", {**shared, "input": text(52), "temperature": -5, "max_output_tokens": 12}),
+    ]
     async with before(tmp_path, caching, SLICED) as gateway:
         await calibrated(gateway)
-        refused = await gateway.ask(path, body)
-        whole = await raw_client.request(caching.port, path, body)
-        assert (refused.status, refused.body) == (whole.status, whole.body) == (400, whole.body)
+        for path, body in bad:
+            refused = await gateway.ask(path, body)
+            assert refused.status == 400, (path, refused.body)
+            if not body.get("stream"):
+                whole = await raw_client.request(caching.port, path, body)
+                assert (whole.status, whole.body) == (400, refused.body)
+        assert await gateway.metric("gateway_slices_total") == 0, "nothing is computed for what is refused"
+        assert await gateway.metric("gateway_requests_total", outcome="completed") == len(bad)
+
+
+async def test_a_good_request_of_every_dialect_is_accepted_and_sliced(caching, tmp_path):
+    await idle(caching)
+    shared = {"model": caching.model, "max_tokens": 4, "temperature": 0}
+    async with before(tmp_path, caching, SLICED) as gateway:
+        await calibrated(gateway)
+        for number, stream in enumerate((False, True)):
+            message = [{"role": "user", "content": text(70 + number)}]
+            asked = [
+                ("/v1/messages", {"messages": message, "stream": stream, **shared}),
+                ("/v1/responses", {"input": text(80 + number), "stream": stream, "max_output_tokens": 4, **shared}),
+                ("/v1/completions", {"prompt": [number + 5] * 6000, "stream": stream, **shared}),
+            ]
+            for path, body in asked:
+                before_it = await gateway.metric("gateway_slices_total", result="computed")
+                assert (await gateway.ask(path, body)).status == 200
+                assert await gateway.metric("gateway_slices_total", result="computed") > before_it, path
 
 
 async def test_without_prefix_caching_the_engine_gets_long_prompts_whole(engine, tmp_path):

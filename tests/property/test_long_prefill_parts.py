@@ -10,6 +10,7 @@ from gateway.core.admission import Admission
 from gateway.core.plan import LongPrefill, LongPrefillMode, SlotBudget
 from gateway.core.ticket import (
     Dispatched,
+    DividingChanged,
     Event,
     Finished,
     FirstToken,
@@ -47,6 +48,7 @@ class PartsMachine(RuleBasedStateMachine):
         self.reached: dict[int, int] = {}
         self.aside_since: dict[int, float] = {}
         self.recalls: dict[int, int] = {}
+        self.asked: set[int] = set()
         self.paused_until: dict[str, float] = {}
 
     @initialize(way=ways, longs=st.integers(1, 2), engines=st.integers(1, 2))
@@ -66,6 +68,21 @@ class PartsMachine(RuleBasedStateMachine):
         )
         ticket, events = self.admission.offer(assignment, self.now)
         self.live[ticket.id] = ticket
+        self.follow(events)
+
+    @rule(data=st.data(), is_accepted=st.sampled_from([True, True, False]))
+    @precondition(lambda self: self.asked)
+    def engine_says_whether_it_takes_it(self, data, is_accepted):
+        ticket = self.live[data.draw(st.sampled_from(sorted(self.asked)))]
+        self.asked.discard(ticket.id)
+        if is_accepted:
+            self.aside_since[ticket.id] = self.now
+        else:
+            self.forget(ticket)
+        events = self.admission.accepted(ticket, self.now, is_accepted=is_accepted)
+        if not is_accepted:
+            assert events[0] == Proceed(ticket, None), "what is refused is refused at once"
+            del events[0]
         self.follow(events)
 
     @rule(data=st.data(), computed=st.booleans(), cached=st.sampled_from([None, 0, 10**6]))
@@ -128,10 +145,14 @@ class PartsMachine(RuleBasedStateMachine):
                     assert ticket.assignment.is_divisible
                     self.divided[ticket.id] = ticket
                     self.reached[ticket.id] = self.recalls[ticket.id] = 0
-                    self.aside_since[ticket.id] = self.now
+                    if self.way.mode is LongPrefillMode.SLICED:
+                        self.asked.add(ticket.id)
+                    else:
+                        self.aside_since[ticket.id] = self.now
                 case Proceed(prefix_tokens=prefix):
                     assert ticket.id in self.divided, "only what is divided and has no first token goes in parts"
                     assert ticket.id not in self.out, "one part at a time"
+                    assert ticket.id not in self.asked, "nothing is computed that the engine might refuse"
                     assert self.paused_until.get(ticket.engine, 0.0) <= self.now, "none to an engine without room"
                     assert not [other for other in self.out if self.live[other].engine == ticket.engine]
                     if prefix is not None:
@@ -147,7 +168,7 @@ class PartsMachine(RuleBasedStateMachine):
                 case Finished() | Refused():
                     self.live.pop(ticket.id, None)
                     self.forget(ticket)
-                case FirstToken() | SliceEnded():
+                case FirstToken() | SliceEnded() | DividingChanged():
                     pass
 
     @invariant()
@@ -193,6 +214,7 @@ class PartsMachine(RuleBasedStateMachine):
     def forget(self, ticket: Ticket) -> None:
         for kept in (self.divided, self.out, self.reached, self.aside_since, self.recalls):
             kept.pop(ticket.id, None)
+        self.asked.discard(ticket.id)
 
 
 TestParts = PartsMachine.TestCase

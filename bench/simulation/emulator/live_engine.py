@@ -24,9 +24,12 @@ DEAD = "EngineCore encountered an issue. See stack trace (above) for the root ca
 
 
 class _Flying(NamedTuple):
+    """sampled: by request, how many output tokens it has once this step has ended."""
+
     step: Step
     begins_at: float
     ends_at: float
+    sampled: dict[int, int]
 
 
 class LiveEngine:
@@ -122,7 +125,8 @@ class LiveEngine:
 
     def _begin(self, step: Step) -> None:
         begins_at = self._in_flight[-1].ends_at if self._in_flight else self._free_at
-        self._in_flight.append(_Flying(step, begins_at, begins_at + step.duration_s))
+        sampled = {number: each.sampled for number in step.tokens if (each := self._unfinished.get(number)) is not None}
+        self._in_flight.append(_Flying(step, begins_at, begins_at + step.duration_s, sampled))
         for number in step.tokens:
             sequence = self._unfinished.get(number)
             if sequence is not None and sequence.scheduled_at is None:
@@ -150,7 +154,7 @@ class LiveEngine:
         """Move the model's time up to the clock: what is in flight ends later by as much."""
         self._free_at += lag_s
         self._in_flight = deque(
-            _Flying(step, begins_at + lag_s, ends_at + lag_s) for step, begins_at, ends_at in self._in_flight
+            each._replace(begins_at=each.begins_at + lag_s, ends_at=each.ends_at + lag_s) for each in self._in_flight
         )
 
     def _hand_on(self, flying: _Flying, lag_s: float) -> None:
@@ -159,16 +163,17 @@ class LiveEngine:
         ended = frozenset(flying.step.ended)
         for number in flying.step.tokens:
             sequence = self._unfinished.get(number)
-            if sequence is None or sequence.delivered == sequence.told:
+            total = flying.sampled.get(number, 0)
+            if sequence is None or total <= sequence.told:
                 continue
-            output_tokens += sequence.delivered - sequence.told
+            output_tokens += total - sequence.told
             if not sequence.told:
                 prompt_tokens += sequence.prompt_tokens - sequence.first_cached_tokens
-            self._tell(sequence, at, is_last=number in ended)
+            self._tell(sequence, total, at, is_last=number in ended)
         if output_tokens:
             self._accounts.step(prompt_tokens=prompt_tokens, output_tokens=output_tokens, lag_s=lag_s)
 
-    def _tell(self, sequence: LiveSequence, at: float, *, is_last: bool) -> None:
+    def _tell(self, sequence: LiveSequence, total: int, at: float, *, is_last: bool) -> None:
         generation = sequence.generation
         assert generation is not None
         if sequence.last_token_at is None:
@@ -179,7 +184,7 @@ class LiveEngine:
         sequence.last_token_at = at
         self._accounts.preempted(sequence.preemptions - sequence.counted_preemptions)
         sequence.counted_preemptions = sequence.preemptions
-        sequence.told = sequence.delivered
+        sequence.told = total
         generation.tell(News(sequence.index, sequence.told, sequence.finish if is_last else None))
         if is_last:
             del self._unfinished[sequence.id]

@@ -197,6 +197,15 @@ async def test_being_late_is_counted_once_and_told(monkeypatch, scheduling):
         assert [text for text in engine.said if text.startswith("late by")]
 
 
+@pytest.mark.parametrize("scheduling", ["--async-scheduling", "--no-async-scheduling"])
+async def test_prompts_of_many_steps_come_to_their_end(scheduling):
+    async with serving(scheduling, "--max-num-batched-tokens", "256", "--profile", "h200") as engine:
+        async with asyncio.TaskGroup() as group:
+            asked = [group.create_task(engine.complete([100 + salt] * 1500, max_tokens=3)) for salt in range(4)]
+        assert [task.result().json()["usage"]["completion_tokens"] for task in asked] == [3] * 4
+        assert await engine.metric("vllm:num_requests_running") == 0
+
+
 async def test_a_client_that_leaves_is_aborted_running_or_waiting():
     async with serving("--max-num-seqs", "1") as engine:
         async with RawClient(engine.port) as first, RawClient(engine.port) as second:

@@ -13,6 +13,18 @@ from gateway.testing.harness import BATCH_KEY, INTERACTIVE_KEY, running
 pytestmark = pytest.mark.timeout(180, func_only=True)
 
 LIMITS = {"max_num_batched_tokens": 2048, "long_prefill_token_threshold": 640, "max_num_seqs": 128}
+CALIBRATION = """
+version: 1
+model: tiny
+made_at: the profile itself
+max_num_batched_tokens: 2048
+base_s: {value: 0.0075, low: 0.0075, high: 0.0075}
+per_token_s: {value: 8.5e-05, low: 8.5e-05, high: 8.5e-05}
+per_token_context_s: {value: 3.84e-08, low: 3.84e-08, high: 3.84e-08}
+request_s: {value: 0.005, low: 0.005, high: 0.005}
+error: {median: 0.01, p95: 0.05}
+requests: 10
+"""
 SLICED = LongPrefill(LongPrefillMode.SLICED, slice_s=0.15, hold_max_s=None, recalls_max=8)
 
 
@@ -57,7 +69,7 @@ async def test_a_class_of_higher_rank_overtakes_inside_the_engine(engine, tmp_pa
 
     async with before(tmp_path, engine, scheduling="priority") as gateway, asyncio.TaskGroup() as group:
         for salt in range(5):
-            body = {"model": engine.model, "prompt": text(salt, 1000), "max_tokens": 1}
+            body = {"model": engine.model, "prompt": text(salt, 400), "max_tokens": 1}
             group.create_task(gateway.ask("/v1/completions", body, key=BATCH_KEY))
         await engine.until_metric("vllm:num_requests_running", lambda value: value > 0)
         for salt, key in enumerate((BATCH_KEY, BATCH_KEY, INTERACTIVE_KEY)):
@@ -111,8 +123,9 @@ async def test_long_prompts_go_in_slices_that_the_prefix_cache_keeps(stock, tmp_
     await stock.idle()
     plan = a_patient_plan(slots=SlotBudget(64, 16, 16), long_prefill=SLICED)
     limits = {"max_num_batched_tokens": 2048, "max_num_seqs": 128}
-    async with before(tmp_path, stock, plan=plan, scheduling="fcfs", calibration="probe", limits=limits) as gateway:
-        await gateway.until(lambda: gateway.gateway.rooms.gates["chat"].step_models()["a"].fitted)
+    known = tmp_path / "known.yaml"
+    known.write_text(CALIBRATION)
+    async with before(tmp_path, stock, plan=plan, scheduling="fcfs", calibration=str(known), limits=limits) as gateway:
         hits = await stock.metric("vllm:prefix_cache_hits_total")
         body = {"model": stock.model, "prompt": text(300, 600), "max_tokens": 12}
         sliced = await gateway.ask("/v1/completions", body)

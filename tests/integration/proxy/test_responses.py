@@ -147,15 +147,29 @@ async def test_one_tenants_responses_push_out_its_own_and_nobody_elses(tmp_path,
 
 
 async def test_what_goes_on_from_a_response_goes_to_the_engine_that_keeps_it(tmp_path):
-    async with ScriptedEngine() as one, ScriptedEngine() as two, running(tmp_path, one, two) as gateway:
+    release = asyncio.Event()
+    async with (
+        ScriptedEngine() as one,
+        ScriptedEngine() as two,
+        running(tmp_path, one, two) as gateway,
+        asyncio.TaskGroup() as group,
+    ):
         for engine in (one, two):
             engine.script = answers.json_answer(a_response(response_id=f"resp_{engine.port}"))
+            engine.scripts.append(answers.held(engine.script, release))
+        group.create_task(gateway.ask(PATH, a_body()))
+        await gateway.until(lambda: len(one.posts) + len(two.posts) == 1)
+        # The engine that idle ones are chosen after has work now; the next response is made by the other.
+        maker, other = (two, one) if one.posts else (one, two)
+        maker.scripts.clear()
         await gateway.ask(PATH, a_body())
-        maker, other = (one, two) if one.posts else (two, one)
-        for _ in range(6):
+        release.set()
+        await gateway.until(lambda: not gateway.exchanges)
+        assert (len(maker.posts), len(other.posts)) == (1, 1)
+        for _ in range(4):
             answer = await gateway.ask(PATH, a_body(previous_response_id=f"resp_{maker.port}"))
             assert (answer.status, answer.json()["id"]) == (200, f"resp_{maker.port}")
-        assert (len(maker.posts), len(other.posts)) == (7, 0)
+        assert (len(maker.posts), len(other.posts)) == (5, 1)
         await maker.refuse_connections()
         gateway.gateway.rooms.watches["a" if maker is one else "b"].refused()
         gone = await gateway.ask(PATH, a_body(previous_response_id=f"resp_{maker.port}"))

@@ -20,7 +20,7 @@ from gateway.core.plan import (
     TenantBounds,
 )
 from gateway.core.ticket import Dispatched, Finished, FirstToken, Queued, Refused, SliceResult, TicketState
-from gateway.core.types import EngineLoad, LengthClass, Outcome, Reason, Resource
+from gateway.core.types import EngineLoad, FallbackReason, LengthClass, Outcome, Reason, Resource
 from gateway.testing.builders import a_class, a_plan, an_admission, an_assignment, an_engine
 
 NOW = 1_000_000.0
@@ -782,6 +782,7 @@ def test_an_engine_without_prefix_caching_gets_long_prompts_whole_and_says_so():
     way = LongPrefill(LongPrefillMode.SLICED, slice_s=0.1, hold_max_s=None, recalls_max=8)
     pool = Pool(a_plan(admission=an_admission(long_prefill=way)), an_engine(prefix_caching=False))
     pool.offer(20_000, is_divisible=True)
-    dispatched, ended = pool.events
+    dispatched, ended, changed = pool.events
     assert not dispatched.divided
     assert ended.result is SliceResult.FALLBACK
+    assert changed.reason is FallbackReason.NO_PREFIX_CACHING

@@ -39,6 +39,7 @@ class Parts:
             self.admission.calibrated("a", probes)
         self.now = 1_000_000.0
         self.out, self.done, self.results, self.recalled = {}, {}, [], []
+        self.mode, self.asked = mode, []
 
     @property
     def model(self):
@@ -47,6 +48,8 @@ class Parts:
     def follow(self, events):
         for event in events:
             match event:
+                case Dispatched(ticket=ticket, divided=True) if self.mode is LongPrefillMode.SLICED:
+                    self.asked.append(ticket)
                 case Proceed(ticket=ticket, prefix_tokens=prefix):
                     assert ticket not in self.out
                     self.out[ticket] = prefix
@@ -57,6 +60,8 @@ class Parts:
                     self.results.append((ticket, result))
                 case _:
                     pass
+        while self.asked:  # the engine would take whatever it is asked about
+            self.follow(self.admission.accepted(self.asked.pop(), self.now, is_accepted=True))
         return events
 
     def offer(self, prompt_tokens, **kwargs):
@@ -302,7 +307,7 @@ def test_after_three_failures_long_prompts_go_whole_and_say_so_but_for_a_probe_a
     assert parts.results[-1] == (again, FALLBACK)
 
 
-def test_a_probe_whose_cache_holds_ends_the_fallback():
+def test_a_probe_whose_cache_holds_to_its_answer_ends_the_fallback():
     parts = Parts()
     for _ in range(3):
         failing = parts.long()
@@ -310,10 +315,8 @@ def test_a_probe_whose_cache_holds_ends_the_fallback():
         parts.answer(failing)
     parts.after(60.0)
     probe = parts.long()
-    parts.end_slice(probe)
-    parts.end_slice(probe, cached=parts.done[probe])
-    parts.finish(probe, Outcome.CLIENT_GONE)
-    parts.after(5.0)
+    parts.to_its_request(probe, cached=LONG)
+    parts.answer(probe)
     assert parts.long() in parts.out
 
 
@@ -388,11 +391,16 @@ def test_steps_that_were_computed_before_a_recall_are_not_expected_again():
     assert left_s == pytest.approx(parts.model.part_s(2 * STEP, LONG, STEP)) and left_s < whole_s
 
 
-@pytest.mark.parametrize(("share_s", "recalled"), [(0.5, 1), (1.1, 0)])
-def test_an_answer_that_is_no_stream_is_recalled_only_while_its_prefill_is_expected_to_last(share_s, recalled):
+@pytest.mark.parametrize(
+    ("slices_left", "stream", "recalled"),
+    [(1.5, True, 1), (1.5, False, 1), (0.5, True, 0), (-0.5, True, 0), (-1.5, True, 1), (-1.5, False, 0)],
+)
+def test_a_long_that_is_about_to_end_stays_and_a_late_one_comes_back_where_its_first_token_would_show(
+    slices_left, stream, recalled
+):
     parts = recalling()
-    long = parts.long(stream=False)
-    parts.now += share_s * parts.model.part_s(0, LONG, STEP)
+    long = parts.long(stream=stream)
+    parts.now += parts.model.part_s(0, LONG, STEP) - slices_left * SLICE_S
     parts.short()
     assert parts.recalled == [long] * recalled
 

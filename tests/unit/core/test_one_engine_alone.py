@@ -40,8 +40,9 @@ def test_it_goes_to_its_engine(engine, order):
     assert pool.offer(engine).engine == engine
 
 
-def test_it_waits_for_its_engine_though_another_is_free_and_only_its_own_flow_waits_with_it():
-    pool = Two()
+@pytest.mark.parametrize("order", OrderKind)
+def test_it_waits_for_its_engine_though_another_is_free_and_only_its_own_flow_waits_with_it(order):
+    pool = Two(order=order)
     first = pool.offer("a")
     bound, behind = pool.offer("a"), pool.offer(tenant="acme")
     other = pool.offer(tenant="other")
@@ -100,3 +101,16 @@ def test_a_long_one_holds_up_no_short_ones_elsewhere():
     short = pool.offer(tenant="other")
     assert (first.engine, bound.engine, short.engine) == ("a", None, "b")
     assert pool.finish(first) == [(bound, "a")]
+
+
+def test_a_tenant_that_comes_to_its_bound_while_it_is_passed_over_stays_aside():
+    pool = Two(AdmissionKind.TOKEN_BUDGET, tenant=TenantBounds(running_max=1))
+    at_a, at_b = pool.offer("a", tenant="x", prompt_tokens=8192), pool.offer("b", tenant="y")
+    long = pool.offer("a", prompt_tokens=8192)
+    other = pool.offer("a", tenant="z")
+    short = pool.offer()
+    assert pool.finish(at_b) == [(short, "b")]
+    assert pool.finish(at_a) == [(other, "a")]
+    assert pool.finish(short) == []
+    assert pool.finish(other) == [(long, "a")]
+    assert pool.admission._lanes._passed_over == []

@@ -1,0 +1,163 @@
+"""Who takes part in a simulation: callers, what becomes of them, and the engines at work.
+
+Owns the records, and of each engine what is at it now. Knows no Admission: who is sent where is `virtual_pool`'s.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from bench.simulation.steps import EngineRequest, Step
+from gateway.core.ticket import Ticket
+from gateway.core.types import LengthClass, Outcome, Reason
+
+NEVER_S = float("-inf")
+
+
+class Engine(Protocol):
+    """What steps: the model in bench.simulation, or vLLM's own scheduler under the same face."""
+
+    @property
+    def busy(self) -> bool: ...
+
+    def add(self, request: EngineRequest) -> None: ...
+
+    def abort(self, request_id: int) -> None: ...
+
+    def schedule(self) -> Step: ...
+
+    def end(self, step: Step) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """One request to come. at_s: after the start. leaves_after_s: its client goes away then, if it still waits or runs.
+
+    is_bad: an engine refuses it as soon as it is judged.
+    """
+
+    at_s: float
+    prompt_tokens: int
+    output_tokens: int = 32
+    service_class: str = "interactive"
+    tenant: str = "acme"
+    leaves_after_s: float | None = None
+    is_bad: bool = False
+
+
+@dataclass(eq=False, slots=True)
+class Fate:
+    """What became of one request. late: not wholly prefilled in the first step scheduled after it reached the engine.
+
+    sent: of a divided prompt the parts that went, by their prefixes; None: the request itself. computed_tokens: that
+    engines scheduled for it, over all its parts.
+    """
+
+    caller: Caller
+    ticket: Ticket
+    waited_s: float | None = None
+    engine: str | None = None
+    priority: int = 0
+    first_token_at: float | None = None
+    ended_at: float | None = None
+    outcome: Outcome | None = None
+    reason: Reason | None = None
+    late: bool = False
+    sent: list[int | None] = field(default_factory=list)
+    recalls: int = 0
+    computed_tokens: int = 0
+
+    @property
+    def length(self) -> LengthClass:
+        return self.ticket.assignment.length_class
+
+    @property
+    def engine_ttft_s(self) -> float:
+        assert self.first_token_at is not None
+        assert self.ticket.dispatched_at is not None
+        return self.first_token_at - self.ticket.dispatched_at
+
+
+@dataclass(eq=False, slots=True)
+class Part:
+    """One request at an engine. prefix_tokens: it computes so much of a prompt; None: it is the caller's own."""
+
+    fate: Fate
+    request: EngineRequest
+    prefix_tokens: int | None
+
+
+@dataclass(eq=False, slots=True)
+class Post:
+    """One engine at work: the steps in flight, and what is to be told it at the next step border.
+
+    epoch: of its process; what was under way in another is lost. cut_at: when something was aborted here last.
+    """
+
+    name: str
+    engine: Engine
+    batches_in_flight: int
+    up: bool = True
+    in_flight: deque[tuple[Step, float]] = field(default_factory=deque)
+    aborts: list[int] = field(default_factory=list)
+    unseen: list[Part] = field(default_factory=list)
+    parts: dict[int, Part] = field(default_factory=dict)
+    tickets: dict[int, Ticket] = field(default_factory=dict)
+    in_prefill: set[int] = field(default_factory=set)
+    longs_in_prefill: int = 0
+    short_tokens: int = 0
+    epoch: int = 0
+    cut_at: float = NEVER_S
+
+    def begin(self, ticket: Ticket) -> None:
+        self.tickets[ticket.id] = ticket
+        self.in_prefill.add(ticket.id)
+        self._count(ticket, 1)
+
+    def end_prefill(self, ticket: Ticket) -> None:
+        """Count the prefill as over; again, or after `end`: nothing happens."""
+        if ticket.id in self.in_prefill:
+            self.in_prefill.discard(ticket.id)
+            self._count(ticket, -1)
+
+    def end(self, ticket: Ticket) -> None:
+        self.end_prefill(ticket)
+        self.tickets.pop(ticket.id, None)
+
+    def lose(self, fresh: Engine) -> None:
+        """Lose all that is at the engine; `fresh` is in its place, and cannot be reached yet."""
+        self.engine, self.up = fresh, False
+        self.epoch += 1
+        self.in_flight.clear()
+        self.aborts.clear()
+        self.unseen.clear()
+        self.parts.clear()
+
+    def see(self, step: Step) -> None:
+        """Take note of what a step computes: of whose prompt, and whether it is all of a request that is new."""
+        for request_id, tokens in step.tokens.items():
+            part = self.parts.get(request_id)
+            if part is not None:
+                part.fate.computed_tokens += tokens
+        for part in self.unseen:
+            if part.request.id in self.parts:
+                part.fate.late = step.tokens.get(part.request.id, 0) < part.request.prompt_tokens
+        self.unseen.clear()
+
+    def cross_border(self) -> None:
+        for request_id in self.aborts:
+            self.engine.abort(request_id)
+        self.aborts.clear()
+
+    @property
+    def free_at(self) -> float:
+        """When the steps in flight have run; the past where none is."""
+        return self.in_flight[-1][1] if self.in_flight else 0.0
+
+    def _count(self, ticket: Ticket, sign: int) -> None:
+        if ticket.assignment.length_class is LengthClass.LONG:
+            self.longs_in_prefill += sign
+        else:
+            self.short_tokens += sign * ticket.assignment.prompt_tokens
