@@ -34,6 +34,7 @@ class CellPlan:
     form: PromptForm
     model: str
     cache_salted: bool
+    engine_cost_per_hour: float | None
     windows: Windows
     limits: Limits
     goodput: Sequence[str]

@@ -40,13 +40,17 @@ class _Strict(BaseModel):
 
 
 class Arm(_Strict):
-    """One target of the comparison; the first arm is what the others are compared with."""
+    """One target of the comparison; the first arm is what the others are compared with.
+
+    again: it is the first one once more, which shows how large a difference is noise.
+    """
 
     name: ArmName
     base_url: str
     credentials: dict[ClassName, EnvName] = {}
     priority: dict[ClassName, Int64] = {}
     engine_metrics_url: str | None = None
+    again: bool = False
 
 
 class Length(_Strict):
@@ -89,6 +93,7 @@ class Scenario(_Strict):
     goodput: list[str] = []
     lag_tolerance_ms: Positive = 50.0
     cache_salt: bool = True
+    engine_cost_per_hour: Positive | None = None
     metadata: dict[str, str] = {}
 
     @model_validator(mode="after")

@@ -101,6 +101,7 @@ def add_campaign(parser: argparse.ArgumentParser, *, name: str) -> None:
     group.add_argument("--no-cache-salt", action="store_true", help="let repeated prompts find warm prefix caches")
     group.add_argument("--goodput", nargs="+", default=[], metavar="CLASS:METRIC:MS", help="limits, short:ttft:500 …")
     group.add_argument("--lag-tolerance-ms", type=positive, default=50.0, metavar="MS", help="(default 50)")
+    add_cost(group)
     group.add_argument("--order-seed", type=int, default=1, metavar="N", help="of the order of runs (default 1)")
     group.add_argument("--name", default=name, help=f"of the comparison (default {name})")
     group.add_argument("--resume", type=Path, metavar="DIR", help="go on with what was interrupted")
@@ -139,9 +140,16 @@ def scenario_words(
         "goodput": args.goodput,
         "lag_tolerance_ms": args.lag_tolerance_ms,
         "cache_salt": not args.no_cache_salt,
+        "engine_cost_per_hour": args.engine_cost_per_hour,
         "metadata": metadata_from(args),
     }
     return checked(said, "command line").model_dump(mode="json", exclude_none=True)
+
+
+def add_cost(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--engine-cost-per-hour", type=positive, metavar="X", help="of all engines behind the target: cost of an answer"
+    )
 
 
 def add_record(parser: argparse.ArgumentParser) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from bench import campaign
 from bench.analysis.comparison import ArmRun, LoadResult, compare
 from bench.analysis.limits import Limits, parse_limits
+from bench.analysis.paired import differences
 from bench.campaign import Campaign, CellRun, Ready
 from bench.cell import CellResult
 from bench.commands.arguments import check_classes, say
@@ -22,6 +23,7 @@ from bench.order import Cell, cells
 from bench.plans import Plans, target_of, trace_of
 from bench.records.comparison import write as write_comparison
 from bench.records.run import new_run_id
+from bench.report import difference_table
 from bench.report.comparison_table import describe
 from bench.scenario import Scenario, load
 
@@ -120,9 +122,13 @@ def run_scenario(made: Planned, folder: Path, command: Sequence[str], *, ready: 
         work.run(made.order, [trace_of(scenario, cell.block).span_s for cell in made.order])
     finally:
         # Also when a target went away in the middle: what was measured before is kept and shown.
-        loads = _compared(work.runs, scenario, limits)
-        write_comparison(folder, scenario, work.runs, loads)
-        print(describe(loads))
+        runs = [_arm_run(run) for run in work.runs]
+        arms = [arm.name for arm in scenario.arms]
+        loads = compare(runs, arms, limits)
+        again = [arm.name for arm in scenario.arms if arm.again]
+        found = differences(runs, arms, limits, again=again)
+        write_comparison(folder, scenario, work.runs, loads, found=found)
+        print("\n\n".join(part for part in (describe(loads), difference_table.describe(found, arms[0])) if part))
         say(f"\nrecords: {folder}")
     return Compared(scenario, work.runs, loads, folder)
 
@@ -140,16 +146,6 @@ def _check(scenario: Scenario, limits: Limits, targets: dict[str, Target], file:
             raise UsageError(f"{file}: warmup_s: {scenario.warmup_s:g} leaves nothing of a trace of {span_s:g} s.")
 
 
-def _compared(runs: Sequence[CellRun], scenario: Scenario, limits: Limits) -> list[LoadResult]:
-    arm_runs = [
-        ArmRun(
-            load=run.cell.block.load,
-            trace=run.cell.block.trace,
-            arm=run.cell.arm.name,
-            valid=run.valid,
-            window_s=run.window_s,
-            records=run.records,
-        )
-        for run in runs
-    ]
-    return compare(arm_runs, [arm.name for arm in scenario.arms], limits)
+def _arm_run(run: CellRun) -> ArmRun:
+    block = run.cell.block
+    return ArmRun(block.load, block.trace, run.cell.arm.name, run.valid, run.window_s, run.records)

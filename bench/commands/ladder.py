@@ -25,8 +25,6 @@ from bench.order import Block, Cell
 from bench.plans import Plans, trace_of
 from bench.records.comparison import write as write_comparison
 from bench.records.run import new_run_id
-from bench.records.store import RunFolder
-from bench.records.stored import read_json
 from bench.report.ladder_table import describe
 from bench.scenario import Scenario
 
@@ -123,11 +121,9 @@ def execute(args: argparse.Namespace, command: Sequence[str]) -> int:
         work.run(ladder.climb(work.runs), spans_s + [max(spans_s)] * ladder.refine)
     finally:
         rungs = ladder.rungs(work.runs)
-        write_comparison(folder, scenario, work.runs, [])
         found = knee(rungs, ladder.good_share)
-        said = read_json(folder / "comparison.json") | {"good_share": ladder.good_share}
-        written = RunFolder(folder.parent, folder.name, again=True)
-        written.write_json("comparison.json", said if found is None else {**said, "knee_per_s": found})
+        more = {"good_share": ladder.good_share, **({} if found is None else {"knee_per_s": found})}
+        write_comparison(folder, scenario, work.runs, [], more=more)
         print(describe(rungs, ladder.good_share))
         say(f"\nrecords: {folder}")
     return of_runs(work.runs)

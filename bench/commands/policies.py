@@ -111,6 +111,7 @@ def _plan(args: argparse.Namespace, command: Sequence[str]) -> dict[str, Any]:
             "base_url": "http://127.0.0.1:1",
             "credentials": callers.variables(),
             "engine_metrics_url": engine_url,
+            "again": args.aa and name == _again(next(iter(policies))),
         }
         for name in policies
     ]
@@ -138,8 +139,12 @@ def _named(policies: Sequence[str], *, again: bool) -> dict[str, str]:
         named[name] = str(path.absolute()) if is_file else policy
     if again:
         first = next(iter(named))
-        named[f"{first}-again"] = named[first]
+        named[_again(first)] = named[first]
     return named
+
+
+def _again(name: str) -> str:
+    return f"{name}-again"
 
 
 def _model(args: argparse.Namespace) -> str:

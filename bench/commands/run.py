@@ -69,6 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="MS",
         help="client lateness allowed (default 50)",
     )
+    arguments.add_cost(verdict)
     arguments.add_record(parser)
     parser.add_argument(
         "--dry-run", action="store_true", help="make trace and prompts, say what would be sent, send nothing"
@@ -100,6 +101,7 @@ def execute(args: argparse.Namespace, command: Sequence[str]) -> int:
         form=form,
         model=args.model,
         cache_salted=not args.no_cache_salt,
+        engine_cost_per_hour=args.engine_cost_per_hour,
         windows=windows,
         limits=limits,
         goodput=args.goodput,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from bench.analysis.comparison import LoadResult
+from bench.analysis.paired import Difference
 from bench.campaign import CellRun
 from bench.records.store import RunFolder
 from bench.scenario import Scenario
@@ -14,7 +15,15 @@ from bench.scenario import Scenario
 FILE = "comparison.json"
 
 
-def write(folder: Path, scenario: Scenario, runs: Sequence[CellRun], loads: Sequence[LoadResult]) -> None:
+def write(
+    folder: Path,
+    scenario: Scenario,
+    runs: Sequence[CellRun],
+    loads: Sequence[LoadResult],
+    *,
+    found: Sequence[Difference] = (),
+    more: Mapping[str, Any] | None = None,
+) -> None:
     said: dict[str, Any] = {
         "scenario": scenario.model_dump(mode="json", exclude_none=True),
         "order": [
@@ -41,5 +50,7 @@ def write(folder: Path, scenario: Scenario, runs: Sequence[CellRun], loads: Sequ
             }
             for each in loads
         ],
+        "differences": [each.to_json() for each in found],
+        **(more or {}),
     }
     RunFolder(folder.parent, folder.name, again=True).write_json(FILE, said)
