@@ -38,7 +38,8 @@ figure { margin: 0; } figcaption { font-size: 13px; font-weight: 600; }
 .chart { width: 100%; height: auto; } .chart text { fill: var(--faint); font: 11px system-ui, sans-serif; }
 .chart .label { fill: var(--ink); font-size: 12px; }
 .grid { stroke: var(--rule); stroke-width: .7; } .axis { stroke: var(--faint); fill: none; }
-.line { fill: none; stroke-width: 2; stroke: currentColor; } .line.whisker.whisker { stroke-width: 1.2; stroke-dasharray: none; }
+.line { fill: none; stroke-width: 2; stroke: currentColor; }
+.line.whisker.whisker { stroke-width: 1.2; stroke-dasharray: none; }
 .mark { fill: currentColor; } .bar { fill: currentColor; stroke: var(--ground); stroke-width: .8; }
 """
 
