@@ -168,6 +168,8 @@ class Courses:
         if course.hold_s(model, self._step_tokens, now) <= 0.0:
             return None  # it would come back at once
         left_s = course.sent_at + model.part_s(course.done_tokens, course.prompt_tokens, self._step_tokens) - now
+        if abs(left_s) <= course.plan.slice_s:
+            return None  # about to end: a short one waits no longer for it than for a slice
         # An answer that is no stream does not show when its prefill has ended: by the model it is over.
         over = left_s <= 0.0 and not course.ticket.assignment.stream
         return None if over else course.ticket

@@ -391,11 +391,16 @@ def test_steps_that_were_computed_before_a_recall_are_not_expected_again():
     assert left_s == pytest.approx(parts.model.part_s(2 * STEP, LONG, STEP)) and left_s < whole_s
 
 
-@pytest.mark.parametrize(("share_s", "recalled"), [(0.5, 1), (1.1, 0)])
-def test_an_answer_that_is_no_stream_is_recalled_only_while_its_prefill_is_expected_to_last(share_s, recalled):
+@pytest.mark.parametrize(
+    ("slices_left", "stream", "recalled"),
+    [(1.5, True, 1), (1.5, False, 1), (0.5, True, 0), (-0.5, True, 0), (-1.5, True, 1), (-1.5, False, 0)],
+)
+def test_a_long_that_is_about_to_end_stays_and_a_late_one_comes_back_where_its_first_token_would_show(
+    slices_left, stream, recalled
+):
     parts = recalling()
-    long = parts.long(stream=False)
-    parts.now += share_s * parts.model.part_s(0, LONG, STEP)
+    long = parts.long(stream=stream)
+    parts.now += parts.model.part_s(0, LONG, STEP) - slices_left * SLICE_S
     parts.short()
     assert parts.recalled == [long] * recalled
 
