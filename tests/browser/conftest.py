@@ -35,9 +35,10 @@ def chromium(tmp_path_factory):
     home = tmp_path_factory.mktemp("chromium")
     opened, deadline = home / "DevToolsActivePort", time.monotonic() + START_S_MAX
     log = home / "log"
-    with log.open("wb") as output, subprocess.Popen(
-        [program, f"--user-data-dir={home}", *FLAGS], stdout=output, stderr=output
-    ) as process:
+    with (
+        log.open("wb") as output,
+        subprocess.Popen([program, f"--user-data-dir={home}", *FLAGS], stdout=output, stderr=output) as process,
+    ):
         try:
             while not (opened.exists() and opened.read_text().count("\n") == 1):
                 assert process.poll() is None and time.monotonic() < deadline, log.read_text(errors="replace")
