@@ -25,12 +25,14 @@ def classify(
     fingerprint: int | None = None,
     says_retry: bool = False,
     is_divisible: bool = False,
+    engine: str | None = None,
 ) -> Assignment | Refusal:
     """Judge one request by the plan it is pinned to.
 
     context_tokens: the model's context length, None where unknown. wait_s_wish: the caller's own wait limit in
     seconds; it can only shorten the class's. output_param, prompt_param: the members that state the output and the
-    prompt, for `error.param`. fingerprint, says_retry, is_divisible: as an Assignment has them.
+    prompt, for `error.param`. fingerprint, says_retry, is_divisible, engine: as an Assignment has
+    them.
     """
     class_plan = plan.classes.get(identity.service_class)
     if class_plan is None:
@@ -93,6 +95,7 @@ def classify(
         fingerprint=fingerprint,
         says_retry=says_retry,
         is_divisible=is_divisible,
+        engine=engine,
     )
 
 

@@ -94,6 +94,8 @@ class Family(Generic[S]):
         self._labels = labels
         self._bounds = bounds
         self._used: dict[tuple[str, ...], S] = {}
+        if not labels:
+            self.at()  # one series alone is shown at zero
 
     def at(self, *labels: str) -> S:
         """Return the series of these label values; from its first use it is shown."""

@@ -196,6 +196,7 @@ class Handlers:
             fingerprint=hash(body),
             says_retry=intake.says_retry(visit.request),
             is_divisible=is_divisible,
+            engine=engine,
         )
         judged = judge(plan)
         if (shadow := rooms.shadows.of(pool.name)) is not None:
@@ -204,7 +205,6 @@ class Handlers:
         if not isinstance(judged, Assignment):
             raise Refusing(judged)
         sent_headers = engine_headers(headers.items(), content_type="application/json")
-        judged = replace(judged, engine=engine)
         return pool, Admitted(call.released(), judged, sent_headers, exchange, visit.client, visit.service, prompt)
 
     # ── steps ──

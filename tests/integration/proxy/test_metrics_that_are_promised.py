@@ -19,13 +19,10 @@ from gateway.testing.scripted_engine import ScriptedEngine
 ROOT = Path(__file__).parents[3]
 COMMON = {"service_class", "length_class", "pool"}
 SHOWN_ONCE_IT_HAPPENED = {
-    "gateway_connections_refused_total",
     "gateway_engine_resends_total",
-    "gateway_log_lines_dropped_total",
     "gateway_signing_key_fetches_total",
     "gateway_recalls_total",
     "gateway_repeats_total",
-    "gateway_shadow_failures_total",
     "gateway_slice_cached_ratio",
     "gateway_slices_total",
     "gateway_tap_overflows_total",
