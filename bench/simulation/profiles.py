@@ -87,10 +87,10 @@ class _Calibration(BaseModel):
 
     model: str
     max_num_batched_tokens: Annotated[int, Field(ge=1)] | None = None
-    request_s: _Estimate
     base_s: _Estimate
     per_token_s: _Estimate
     per_token_context_s: _Estimate
+    request_s: _Estimate
 
 
 def calibrated(profile: Profile, path: Path, end: End = "value") -> Profile:

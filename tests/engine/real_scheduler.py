@@ -153,10 +153,10 @@ class RealScheduler:
         return 0
 
     def ends_alike(self, begins_at: float, steps: int) -> list[float]:
-        raise AssertionError("no steps are alike")
+        raise AssertionError(f"no steps are alike: {begins_at}, {steps}")
 
     def run_alike(self, scheduled: int, ended: int) -> Step:
-        raise AssertionError("no steps are alike")
+        raise AssertionError(f"no steps are alike: {scheduled}, {ended}")
 
     def end(self, step: Step) -> None:
         """Feed the oldest step's output back; `step` must be that step."""
