@@ -29,7 +29,7 @@ class EarlyRejection:
         """Refuse a ticket behind more work than goes within its limit, at the plan's confidence; notes its forecast."""
         assignment, backlog = ticket.assignment, ticket.backlog
         early, limit_s = plan.early_rejection, assignment.wait_s_max
-        if early is None or not backlog.requests or _overtakes(ticket, plan):
+        if early is None or _overtakes(ticket, plan):
             return None
         work_per_s = backlog.work_per_s(now)
         if work_per_s is None or (predicted_s := backlog.work_s / work_per_s) < _LONG_WAIT * limit_s:

@@ -19,8 +19,6 @@ from gateway.core.plan import AdmissionKind, OrderKind, Plan
 from gateway.core.ticket import Dispatched, Event, Finished, FirstToken, Queued, Refused, Ticket
 from gateway.core.types import EngineSpec, LengthClass, Outcome, Reason
 
-CUT_S = 10.0
-"""An abort holds its place until the steps in flight end: none takes so long."""
 REPEATED_S = 120.0
 
 
@@ -43,7 +41,7 @@ class AdmissionModel(RuleBasedStateMachine):
         self.at_engine: dict[int, str] = {}
         self.in_prefill: set[int] = set()
         self.ended: dict[int, Ticket] = {}
-        self.cut: dict[str, list[tuple[float, Ticket]]] = {}
+        self.cut: dict[str, list[Ticket]] = {}
         self.refused_at: dict[tuple[str, str, int], float] = {}
         self.draining_until: float | None = None
         self.specs: dict[str, EngineSpec] = {}
@@ -82,7 +80,7 @@ class AdmissionModel(RuleBasedStateMachine):
                     self.refused(event)
                 case Finished(ticket=ticket, outcome=outcome):
                     if ticket.id in self.at_engine and outcome in {Outcome.CLIENT_GONE, Outcome.TIMED_OUT}:
-                        self.cut.setdefault(self.at_engine[ticket.id], []).append((self.now, ticket))
+                        self.cut.setdefault(self.at_engine[ticket.id], []).append(ticket)
                     self.end(ticket)
 
     def dispatched(self, ticket: Ticket, engine: str) -> None:
@@ -186,12 +184,11 @@ class AdmissionModel(RuleBasedStateMachine):
         for name, engine in engines.items():
             mine = [self.live[ticket_id] for ticket_id, at in self.at_engine.items() if at == name]
             in_prefill = [ticket.needs for ticket in mine if ticket.id in self.in_prefill]
-            held = [ticket.needs for ticket in mine]
-            may_hold = held + [ticket.needs for ticket in self.lingering(name)]
-            for counted, of in ((engine.slots, 2), (engine.kv_reserved_tokens, 3)):
-                assert sum(needs[of] for needs in held) <= counted <= sum(needs[of] for needs in may_hold)
+            held = [ticket.needs for ticket in mine + self.lingering(name)]
+            assert engine.slots == sum(needs[2] for needs in held)
+            assert engine.kv_reserved_tokens == sum(needs[3] for needs in held)
             assert sum(engine.running.values()) == len(mine)
-            if may_hold == held:
+            if not self.lingering(name):
                 assert engine.long_prefills == sum(needs[1] for needs in in_prefill if needs[0])
                 assert engine.prefill_tokens[LengthClass.SHORT] == sum(n[1] for n in in_prefill if not n[0])
             if name in self.specs:
@@ -244,7 +241,11 @@ class AdmissionModel(RuleBasedStateMachine):
         return gated and bound is not None and len(mine) >= bound
 
     def lingering(self, engine: str) -> list[Ticket]:
-        return [ticket for at, ticket in self.cut.get(engine, []) if at > self.now - CUT_S]
+        """Return who was aborted there and holds its place still, until the steps in flight have ended."""
+        if engine not in self.admission.fleet.names():
+            return []
+        charged = self.admission.fleet[engine].ledger._charged
+        return [ticket for ticket in self.cut.get(engine, []) if ticket.id in charged]
 
     def is_repeat(self, assignment) -> bool:
         key = (assignment.service_class, assignment.tenant, assignment.fingerprint)

@@ -122,7 +122,7 @@ class OverloadMachine(EverydayRules):
             factor = self.plan.repeat_cost if ticket.is_repeat else 1.0
             assert ticket.cost_s == factor * self.admission.fleet.cost_s(ticket.assignment)
 
-    @rule(seconds=st.sampled_from([60.0, 130.0]))
+    @rule(seconds=st.sampled_from([100.0, 130.0]))
     def long_calm(self, seconds):
         self.let_pass(seconds)
 
@@ -227,8 +227,8 @@ class FleetMachine(EverydayRules):
 
 
 TestAdmissionMachine = AdmissionMachine.TestCase
-TestAdmissionMachine.settings = at_depth(60)
+TestAdmissionMachine.settings = at_depth(40)
 TestOverloadMachine = OverloadMachine.TestCase
-TestOverloadMachine.settings = at_depth(40)
+TestOverloadMachine.settings = at_depth(25)
 TestFleetMachine = FleetMachine.TestCase
-TestFleetMachine.settings = at_depth(50)
+TestFleetMachine.settings = at_depth(25)
