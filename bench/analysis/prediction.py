@@ -12,7 +12,17 @@ from bench.errors import UsageError
 QUANTILES = ("p50", "p95")
 FLOW = "tokens/s"
 # What has to be equal for the traces to be.
-_SAME = ("lengths", "mixes", "rates_per_s", "capacity_per_s", "loads", "num_prompts", "duration_s", "warmup_s")
+_SAME = (
+    "lengths",
+    "mixes",
+    "rates_per_s",
+    "capacity_per_s",
+    "loads",
+    "num_prompts",
+    "duration_s",
+    "warmup_s",
+    "burstiness",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +54,8 @@ class ArmPrediction:
         return {"load": self.load, "arm": self.arm, "figures": [figure.to_json() for figure in self.figures]}
 
 
-def check_same_traces(simulated: Mapping[str, Any], record: Mapping[str, Any], where: str) -> None:
-    """Raise UsageError where a record is of other loads. `simulated`: the scenario as JSON."""
-    measured = record.get("scenario")
-    if not isinstance(measured, dict) or not isinstance(record.get("loads"), list):
-        raise UsageError(f"{where}: is no comparison.json of `gateway bench compare`.")
+def check_same_traces(simulated: Mapping[str, Any], measured: Mapping[str, Any], where: str) -> None:
+    """Raise UsageError where a record is of other loads. Both are scenarios as JSON, defaults included."""
     for key in _SAME:
         if simulated.get(key) != measured.get(key):
             raise UsageError(f"{where}: {key} is {measured.get(key)!r} there and {simulated.get(key)!r} here.")

@@ -21,7 +21,7 @@ from bench.records.run import new_run_id
 from bench.records.store import RunFolder
 from bench.report import prediction_table
 from bench.report.simulation_table import describe
-from bench.scenario import Scenario
+from bench.scenario import Scenario, checked
 from bench.simulation import study
 from bench.simulation.profiles import PROFILES, Profile, calibrated
 from bench.simulation.results import Simulated, held_against
@@ -80,9 +80,11 @@ def _measured(path: Path, scenario: Scenario) -> dict[str, Any]:
         record = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UsageError(f"--measured: {path} cannot be read as JSON ({error}).") from error
-    if not isinstance(record, dict):
-        raise UsageError(f"--measured: {path} is no comparison.json of `gateway bench compare`.")
-    check_same_traces(scenario.model_dump(mode="json", exclude_none=True), record, f"--measured: {path}")
+    where = f"--measured: {path}"
+    if not isinstance(record, dict) or not isinstance(record.get("loads"), list):
+        raise UsageError(f"{where}: is no comparison.json of `gateway bench compare`.")
+    said = checked(record.get("scenario", {}), f"{where}: scenario")
+    check_same_traces(scenario.model_dump(mode="json"), said.model_dump(mode="json"), where)
     return record
 
 

@@ -7,11 +7,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from bench.commands import arguments
 from bench.errors import UsageError
-from bench.scenario import Scenario, load
+from bench.scenario import Scenario, checked, load
 from bench.simulation.profiles import PROFILES
 from bench.simulation.study import with_counts
 
@@ -93,8 +91,4 @@ def _from_options(args: argparse.Namespace) -> Scenario:
         "warmup_s": args.warmup or 0.0,
         "goodput": args.goodput,
     }
-    try:
-        return Scenario.model_validate(said)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise UsageError(f"{'.'.join(str(each) for each in first['loc']) or 'options'}: {first['msg']}") from error
+    return checked({key: value for key, value in said.items() if value is not None}, "options")

@@ -158,7 +158,8 @@ class Post:
         self.run = None
         self.aborts.clear()
         self.unseen.clear()
-        self.parts.clear()
+        for request_id in list(self.parts):
+            self.let_go(request_id)
 
     def may_run(self) -> int:
         """Return how many steps can be taken as one from here on; 0: they have to be looked at one by one."""
@@ -186,17 +187,17 @@ class Post:
         in_flight = run.ends[ended : begun + len(run.ends) - run.steps]
         step = self.engine.run_alike(begun, ended)
         self.in_flight.extend((step, ends_at) for ends_at in in_flight)
-        for request_id in step.tokens:
-            if (part := self.parts.get(request_id)) is not None:
-                part.fate.computed_tokens += begun
         return begun
 
+    def let_go(self, request_id: int) -> Part | None:
+        """Have nothing more to do with a request here; None where that was so already."""
+        part = self.parts.pop(request_id, None)
+        if part is not None:
+            part.fate.computed_tokens += part.request.worked_tokens
+        return part
+
     def see(self, step: Step) -> None:
-        """Take note of what a step computes: of whose prompt, and whether it is all of a request that is new."""
-        for request_id, tokens in step.tokens.items():
-            part = self.parts.get(request_id)
-            if part is not None:
-                part.fate.computed_tokens += tokens
+        """Take note of whether a step computes all of each request that is new."""
         for part in self.unseen:
             if part.request.id in self.parts:
                 part.fate.late = step.tokens.get(part.request.id, 0) < part.request.prompt_tokens

@@ -55,7 +55,7 @@ class EngineRequest:
     Its first prefix_tokens tokens are those of every request with the same prefix; all others
     are its own. computed: tokens scheduled so far. sampled: output tokens scheduled so far; delivered: those whose step
     has ended. in_flight: its steps that have not ended; stale: those of them scheduled before a preemption.
-    cached_tokens: found in the prefix cache, over all its admissions.
+    cached_tokens: found in the prefix cache, over all its admissions. lost_tokens: computed, and lost by preemption.
     """
 
     id: int
@@ -72,6 +72,7 @@ class EngineRequest:
     stale: int = 0
     preemptions: int = 0
     cached_tokens: int = 0
+    lost_tokens: int = 0
     blocks: list[Block] = field(default_factory=list)
     blocks_hashed: int = 0
 
@@ -79,6 +80,11 @@ class EngineRequest:
     def rest(self) -> int:
         """Tokens that it still has to compute before it can sample its next output token."""
         return self.prompt_tokens + self.sampled - self.computed
+
+    @property
+    def worked_tokens(self) -> int:
+        """Tokens that the engine was scheduled to compute for it, again where it had to."""
+        return self.lost_tokens + self.computed - self.cached_tokens
 
     @property
     def known_tokens(self) -> int:

@@ -84,12 +84,13 @@ class VirtualEngine:
             if request is None:
                 continue
             request.in_flight -= 1
-            is_stale = request.stale > 0
-            request.stale -= is_stale
-            request.delivered = (
-                request.sampled if not request.in_flight else min(request.sampled, request.delivered + 1)
-            )
-            if names_blocks and not is_stale:
+            if request.in_flight:
+                request.delivered = min(request.sampled, request.delivered + 1)
+            else:
+                request.delivered = request.sampled
+            if request.stale:
+                request.stale -= 1
+            elif names_blocks:
                 self._name_blocks(request, request.computed - (request.sampled - request.delivered))
         for request_id in step.ended:
             self.abort(request_id)
@@ -143,26 +144,29 @@ class VirtualEngine:
         return Step({request.id: 1 for request in self.running}, duration_s, (), ())
 
     def _schedule_running(self, tokens: dict[int, int], chunk: int) -> tuple[int, bool]:
-        budget, index, preempted = self.flags.max_num_batched_tokens, 0, False
-        while index < len(self.running) and budget:
-            request = self.running[index]
+        flags, kv, running = self.flags, self._kv, self.running
+        budget, index, preempted = flags.max_num_batched_tokens, 0, False
+        block_tokens, names_blocks = flags.block_tokens, flags.prefix_caching
+        while index < len(running) and budget:
+            request = running[index]
             sampled = request.sampled
             count = 0 if sampled >= request.output_tokens else request.prompt_tokens + sampled - request.computed
-            count = min(count, chunk, budget)
+            if count > 1:
+                count = min(count, chunk, budget)
             if not count:
                 index += 1
                 continue
-            missing = -(-(request.computed + count) // self.flags.block_tokens) - len(request.blocks)
-            while missing > self._kv.free:
-                victim = max(self.running, key=_urgency) if self.flags.priority_scheduling else self.running[-1]
-                position = self.running.index(victim)
+            missing = -(-(request.computed + count) // block_tokens) - len(request.blocks)
+            while missing > 0 and missing > kv.free:
+                victim = max(running, key=_urgency) if flags.priority_scheduling else running[-1]
+                position = running.index(victim)
                 index -= position < index
                 budget += tokens.pop(victim.id, 0)
                 self._preempt(position)
                 preempted = True
                 if victim is request:
                     return budget, preempted
-            if missing > 0 or self.flags.prefix_caching:
+            if missing > 0 or names_blocks:
                 self._allocate(request, count)
             tokens[request.id] = count
             budget -= count
@@ -213,6 +217,7 @@ class VirtualEngine:
     def _preempt(self, position: int) -> None:
         request = self.running.pop(position)
         self._free(request)
+        request.lost_tokens += request.computed
         request.computed = 0
         request.stale = request.in_flight
         request.preemptions += 1

@@ -187,7 +187,7 @@ class VirtualPool:
         """Abort what is at the engine of this ticket; it works on it until the steps in flight end."""
         self._interrupt(post)
         for part in [part for part in post.parts.values() if part.fate.ticket is ticket]:
-            del post.parts[part.request.id]
+            post.let_go(part.request.id)
             post.aborts.append(part.request.id)
         if not post.in_flight:
             post.cross_border()
@@ -245,7 +245,7 @@ class VirtualPool:
             if part is not None and part.prefix_tokens is None:
                 self._follow(self.admission.first_token(part.fate.ticket, self.now))
         for request_id in step.ended:
-            part = post.parts.pop(request_id, None)
+            part = post.let_go(request_id)
             if part is None:
                 continue
             if part.prefix_tokens is None:

@@ -20,7 +20,8 @@ from bench.simulation.profiles import PROFILES
 from bench.simulation.setup import Setup, flags_of, plan_of
 from bench.simulation.virtual_engine import VirtualEngine
 from bench.simulation.virtual_pool import VirtualPool
-from bench.trace import poisson
+from bench.trace import random_arrivals
+from bench.trace.intensity import Intensity
 from bench.trace.mix import ClassLoad
 
 TENANTS = 20
@@ -37,7 +38,7 @@ class StepByStep(VirtualEngine):
 def spent(engine: type[VirtualEngine], policy: str, rate_per_s: float, seconds: float, output_tokens: int) -> float:
     """Return the CPU seconds of one run."""
     mix = [ClassLoad("short", 9, 512, output_tokens), ClassLoad("long", 1, 8192, output_tokens)]
-    trace = poisson.for_duration(rate_per_s=rate_per_s, span_s=seconds, mix=mix, seed=1)
+    trace = random_arrivals.for_duration(rate=Intensity(rate_per_s), span_s=seconds, mix=mix, seed=1)
     profile = PROFILES["h200"]
     flags = flags_of(SimulatedEngine(enable_prefix_caching=False), profile)
     classes = {"short": "interactive", "long": "batch"}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections import deque
+from dataclasses import asdict, replace
 from random import Random
 from typing import Any
 
@@ -11,7 +12,7 @@ from scenarios import CPU
 from virtual_pool import assigned
 
 from bench.simulation.posts import Caller
-from bench.simulation.steps import EngineFlags, StepTime
+from bench.simulation.steps import EngineFlags, EngineRequest, Step, StepTime
 from bench.simulation.virtual_engine import VirtualEngine
 from bench.simulation.virtual_pool import VirtualPool
 from gateway.policy.source import load
@@ -74,7 +75,7 @@ def played(engine: type[VirtualEngine], seed: int) -> tuple[Any, ...]:
     return fates, work, pool.steps, pool.counts, [(each.blocks_used, each.arrivals) for each in engines.values()]
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(24))
 def test_steps_taken_as_one_are_the_steps_taken_one_by_one(seed):
     assert played(VirtualEngine, seed) == played(StepByStep, seed)
 
@@ -96,3 +97,71 @@ def test_a_lone_answer_is_a_handful_of_looks_at_the_engine(batches_in_flight):
     pool.run([Caller(0.0, 512, 1000)])
     assert pool.steps == 1000
     assert looks < 12
+
+
+class Pair:
+    """Two engines with the same requests: one takes its steps one by one, the other those that are alike as one."""
+
+    def __init__(self, flags: EngineFlags) -> None:
+        self.one, self.other = VirtualEngine(flags), VirtualEngine(flags)
+        self.in_flight: deque[tuple[Step, Step]] = deque()
+        self.batches = flags.batches_in_flight
+
+    def step(self) -> None:
+        pair = self.one.schedule(), self.other.schedule()
+        assert pair[0] == pair[1]
+        if pair[0].tokens:
+            self.in_flight.append(pair)
+        if len(self.in_flight) == self.batches or (self.in_flight and not pair[0].tokens):
+            one, other = self.in_flight.popleft()
+            self.one.end(one)
+            self.other.end(other)
+
+    def run(self, random: Random) -> None:
+        flying = len(self.in_flight)
+        possible = self.other.steps_alike(flying)
+        if not possible:
+            return
+        scheduled = random.randint(1, possible)
+        ended = scheduled - (random.random() < 0.5)
+        ends = self.other.ends_alike(0.0, scheduled)
+        last = self.other.run_alike(scheduled, ended)
+        at_s = 0.0
+        for number in range(scheduled):
+            step = self.one.schedule()
+            at_s += step.duration_s
+            assert at_s == ends[number]
+            self.in_flight.append((step, replace(last, duration_s=step.duration_s)))
+            if number < ended:
+                self.one.end(self.in_flight.popleft()[0])
+        assert step == last
+        if ended < scheduled:
+            one, other = self.in_flight.popleft()
+            self.one.end(one)
+            self.other.end(other)
+
+    def state(self, engine: VirtualEngine) -> Any:
+        requests = [*engine.running, *engine.waiting]
+        return engine.blocks_used, [
+            {**asdict(replace(request, blocks=[])), "blocks": len(request.blocks)} for request in requests
+        ]
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_after_steps_taken_as_one_every_request_stands_where_it_stood(seed):
+    random = Random(seed)
+    pair = Pair(replace(some_flags(random), kv_blocks=random.choice([160, 700])))
+    for number in range(300):
+        if random.random() < 0.1:
+            asked = number, random.choice([1, 50, 640, 1500]), random.choice([1, 2, 30, 300]), random.randint(0, 2)
+            pair.one.add(EngineRequest(*asked))
+            pair.other.add(EngineRequest(*asked))
+        if number and random.random() < 0.02:
+            gone = random.randrange(number)
+            pair.one.abort(gone)
+            pair.other.abort(gone)
+        if random.random() < 0.3:
+            pair.run(random)
+        else:
+            pair.step()
+        assert pair.state(pair.one) == pair.state(pair.other)
