@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 
 import aiohttp
 
-UNTIL_S_MAX = 20.0
+UNTIL_S_MAX = 60.0
 _KEEP_ANSWERS = """
 window.answers = {};
 const ask = window.fetch;
@@ -82,7 +82,11 @@ class Tab:
                 await asyncio.sleep(0.02)
 
     async def press(self, key):
-        code = {"key": key, "windowsVirtualKeyCode": _KEYS[key], **({"text": {"Enter": "\r"}.get(key, key)} if key in {"Enter", " "} else {})}
+        code = {
+            "key": key,
+            "windowsVirtualKeyCode": _KEYS[key],
+            **({"text": {"Enter": "\r"}.get(key, key)} if key in {"Enter", " "} else {}),
+        }
         await self.call("Input.dispatchKeyEvent", type="keyDown", **code)
         await self.call("Input.dispatchKeyEvent", type="keyUp", **code)
 

@@ -20,7 +20,7 @@ SHOWN = """(() => {
       id => [id, [text("t-" + id), text("d-" + id)]]))};
 })()"""
 PLACES = """[...document.querySelectorAll("h2, thead th, #tiles > div")].map(each => {
-  const {x, y, width} = each.getBoundingClientRect(); return [each.textContent.slice(0, 20), x, y, width]; })"""
+  const {x, y, width} = each.getBoundingClientRect(); return [each.tagName, x, y, width]; })"""
 OPEN_PANELS = """[...document.querySelectorAll(".panel")].filter(each => each.checkVisibility())"""
 
 
