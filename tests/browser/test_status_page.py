@@ -49,6 +49,7 @@ def assert_shows(shown, *, idle):
     assert shown["stage"] == state["stage"]
 
 
+@pytest.mark.timeout(180)  # a hundred engines in one process, on a busy machine
 async def test_fifty_classes_and_a_hundred_engines_the_worst_first(tmp_path, chromium):
     async with scene(tmp_path, classes=50, engines=100) as before_it:
         await before_it.load(34)
