@@ -103,8 +103,8 @@ class Ops:
         fix = f"Look in the log: kept are the last {SENT_KEPT} that an engine got and {REFUSED_KEPT} that none got"
         return problem(404, message, fix)
 
-    async def _state(self, _request: web.BaseRequest) -> Answer:
-        return json_answer(state(self._rooms))
+    async def _state(self, request: web.BaseRequest) -> Answer:
+        return json_answer(state(self._rooms, promises=request.query.get("promises") != "off"))
 
 
 def _page(name: str, content_type: str) -> Callable[[web.BaseRequest], Awaitable[Answer]]:
