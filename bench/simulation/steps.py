@@ -13,15 +13,19 @@ from bench.simulation.kv_blocks import Block
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """τ = a + n/R + Σ q·n·(context + n/2), seconds. Defaults: measured on a CPU engine with a tiny model."""
+    """τ = a + n·per_token + Σ q·n·(context + n/2), seconds. Defaults: measured on a CPU engine with a tiny model."""
 
     base_s: float = 0.003
-    tokens_per_s: float = 27_800.0
+    per_token_s: float = 1 / 27_800
     per_token_context_s: float = 54e-9
 
     def chunk_s(self, tokens: int, context: int) -> float:
         """Return what one request's tokens add to a step."""
-        return tokens / self.tokens_per_s + self.per_token_context_s * tokens * (context + tokens / 2)
+        return tokens * self.per_token_s + self.per_token_context_s * tokens * (context + tokens / 2)
+
+    def step_s(self, tokens: int, attended: int) -> float:
+        """Return how long a step takes. attended: the sum of n·(2·context + n), whole, so that its order is nothing."""
+        return self.base_s + tokens * self.per_token_s + self.per_token_context_s * attended / 2
 
 
 @dataclass(frozen=True, slots=True)
