@@ -23,6 +23,7 @@ from typing import Any
 
 import yaml
 
+from bench.children import child
 from bench.errors import TargetUnreachableError, UsageError
 from bench.simulation.emulator.vocabulary import FOLDER
 
@@ -30,7 +31,6 @@ MODEL = "emulated"
 BASELINE = "passthrough"
 HOST = "127.0.0.1"
 READY_S_MAX = 60.0
-END_S_MAX = 15.0
 POLL_S = 0.1
 KEY_NAMES = {"short": "KEY", "long": "KEY_BATCH"}
 _SERVICE_CLASSES = {"short": "interactive", "long": "batch"}
@@ -112,22 +112,10 @@ def running(stage: Stage) -> Iterator[None]:
 
 @contextmanager
 def _process(words: Sequence[str], log: Path, ready_url: str) -> Iterator[None]:
-    with log.open("wb") as file:
-        # A session of its own: the terminal's Ctrl-C reaches this process alone, which ends the others.
-        command = [sys.executable, "-m", "gateway", *words]
-        process = subprocess.Popen(  # noqa: S603 - our own program, with words of our own
-            command, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
-        )
-    try:
+    command = [sys.executable, "-m", "gateway", *words]
+    with log.open("wb") as file, child(command, stdout=file, stderr=subprocess.STDOUT) as process:
         _wait_until_ready(process, words[0], ready_url, log)
         yield
-    finally:
-        process.terminate()
-        try:
-            process.wait(END_S_MAX)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
 
 
 def _wait_until_ready(process: subprocess.Popen[bytes], name: str, url: str, log: Path) -> None:
