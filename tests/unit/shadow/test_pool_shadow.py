@@ -270,6 +270,18 @@ def test_more_requests_than_the_bound_are_not_followed(monkeypatch):
     assert (len(world.fates), world.shadow.unfollowed, world.shadow.older) == (2, 1, 0)
 
 
+def test_the_end_of_one_that_is_not_followed_does_not_stand_for_that_of_an_older_one(monkeypatch):
+    monkeypatch.setattr(shadow_pool, "PAIRS_MAX", 1)
+    world = World(slots(5), slots(5), older=1)
+    older, events = world.real.offer(an_assignment(world.plan), world.now)
+    world.take(events)
+    _followed, unfollowed = world.offer(), world.offer()
+    world.at(1).finish(unfollowed)
+    assert world.shadow.older == 1
+    world.at(2).finish(older)
+    assert world.shadow.older == 0
+
+
 def test_a_shadow_that_comes_to_no_end_says_so(monkeypatch):
     world = World(slots(1), slots(1))
     monkeypatch.setattr(world.shadow._core, "next_tick_at", lambda: world.now)
