@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-END_S_MAX = 15.0
+END_S_MAX = 30.0
 _ENDING = (signal.SIGINT, signal.SIGTERM)
 
 

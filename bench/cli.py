@@ -6,11 +6,21 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from bench.commands import calibrate, capacity, compare, run
+from bench.commands import calibrate, capacity, compare, ladder, policies, report, run, simulate, trace
 from bench.commands.exits import Exit
 from bench.errors import TargetUnreachableError, UsageError
 
-_COMMANDS = {"run": run, "compare": compare, "capacity": capacity, "calibrate": calibrate}
+_COMMANDS = {
+    "run": run,
+    "compare": compare,
+    "capacity": capacity,
+    "calibrate": calibrate,
+    "trace": trace,
+    "policies": policies,
+    "ladder": ladder,
+    "simulate": simulate,
+    "report": report,
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -45,13 +45,18 @@ def read(path: Path, model: type[Model]) -> Model:
         raise UsageError(f"{path}: line {line}: {error.problem}.") from error
     except (yaml.YAMLError, ValueError) as error:
         raise UsageError(f"{path}: not YAML ({error}).") from error
+    return validated(value, model, str(path))
+
+
+def validated(value: object, model: type[Model], where: str) -> Model:
+    """Raises UsageError: where, key path, problem."""
     try:
         return model.model_validate(value)
     except ValidationError as error:
-        raise UsageError(_first(path, error)) from error
+        raise UsageError(_first(where, error)) from error
 
 
-def _first(path: Path, error: ValidationError) -> str:
+def _first(path: str, error: ValidationError) -> str:
     problems = error.errors(include_url=False, include_input=False)
     first = problems[0]
     key_path = ".".join(str(part) for part in first["loc"]) or "(the whole file)"

@@ -14,7 +14,6 @@ from bench.commands.arguments import positive
 from bench.commands.compare import Compared
 from bench.commands.exits import Exit, of_runs
 from bench.demo import stage as stages
-from bench.demo.progress import Progress
 from bench.demo.stage import BASELINE, Load, Stage
 from bench.errors import TargetUnreachableError, UsageError
 from bench.report.comparison_table import describe
@@ -75,7 +74,7 @@ def _demonstrate(args: argparse.Namespace) -> int:
     stage = stages.prepared(args.out.absolute(), args.policy, args.profile, load)
     _say(f"starting the embedded engine ({PROFILES[args.profile].about}) and two gateways, files in {args.out}")
     os.environ |= stage.keys
-    with stages.running(stage), Progress(lambda: stages.read(stage.engine_url + "/metrics")):
+    with stages.running(stage):
         compared = compare.measured(stage.scenario, args.out / "runs", ["gateway", "demo"])
     _show(stage, compared, args)
     return of_runs(compared.results)

@@ -178,8 +178,7 @@ class Gateway:
 
     async def end(self, cut_now: asyncio.Event) -> bool:
         """Drain as the contract's "Ending" says; True where every request ended by itself. `cut_now` ends the wait."""
-        self._draining.stop()
-        return await self._draining.end(self._front, cut_now)
+        return await self._draining.end_for_good(self._front, cut_now)
 
     def reload_soon(self) -> None:
         self._reload.soon()

@@ -89,6 +89,7 @@ class PoolShadow:
             case Dispatched(waited_s=waited_s):
                 passed = self._youngest_sent > pair.age
                 self._youngest_sent = max(self._youngest_sent, pair.age)
+                pair.sent_at = now  # also where one engine sent it back and another took it in the same call
                 if pair.real is None:
                     self._decided(pair, real=Fate(None, waited_s, passed))
             case Queued():

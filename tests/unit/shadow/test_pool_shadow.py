@@ -198,6 +198,18 @@ def test_an_engine_that_sends_a_request_back_is_not_mirrored():
     assert world.shadow_running() == 0
 
 
+def test_what_one_engine_sends_back_and_another_takes_at_once_is_followed():
+    world = World(slots(1), slots(1), engines=("a", "b"))
+    ticket = world.offer()
+    world.at(1).take(world.real.requeue(ticket, world.now, 0.25))
+    assert ticket.state is TicketState.RUNNING
+    world.at(2).first_token(ticket)
+    world.at(4).finish(ticket)
+    assert (world.kinds, world.shadow.left) == ([None], 0)
+    world.shadow.advance(1_005.0)
+    assert not any(sum(engine.running.values()) for engine in world.shadow._core.snapshot().engines.values())
+
+
 def test_what_expires_after_its_engine_sent_it_back_does_not_run_for_ever_in_the_shadow():
     world = World(slots(1, wait_s=1), slots(1, wait_s=1))
     ticket = world.offer()
