@@ -30,14 +30,13 @@ def child(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[b
                 raise KeyboardInterrupt
             yield process
         finally:
-            end(process)
+            _end(process)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
-def end(process: subprocess.Popen[bytes]) -> None:
-    """Ask it to end, wait, and kill it where it does not."""
+def _end(process: subprocess.Popen[bytes]) -> None:
     process.terminate()
     try:
         process.wait(END_S_MAX)

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from bench.children import end
+from bench.children import child
 from bench.errors import TargetUnreachableError
 
 HOST = "127.0.0.1"
@@ -27,20 +27,13 @@ _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # loopba
 @contextmanager
 def running(words: Sequence[str], log: Path, ready_url: str) -> Iterator[None]:
     """`gateway WORDS…` until the end of the context. Raises TargetUnreachableError where it does not come up."""
-    with log.open("ab") as file:
-        # A session of its own: the terminal's Ctrl-C reaches the bench alone, which ends the others.
-        process = subprocess.Popen(  # noqa: S603  our own program, with words of our own
-            [sys.executable, "-m", "gateway", *words],
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    try:
+    command = [sys.executable, "-m", "gateway", *words]
+    with (
+        log.open("ab") as file,
+        child(command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT) as process,
+    ):
         _wait_until_ready(process, words[0], ready_url, log)
         yield
-    finally:
-        end(process)
 
 
 def free_ports(number: int) -> list[int]:

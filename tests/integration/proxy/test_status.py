@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import socket
 import sys
@@ -45,6 +46,7 @@ async def status(port):
 async def asked(port, *words):
     child = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "gateway", *words, "--url", f"http://127.0.0.1:{port}"),
+        env=os.environ | dict.fromkeys(("http_proxy", "no_proxy"), "http://127.0.0.1:1"),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
