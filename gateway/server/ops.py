@@ -35,6 +35,14 @@ _PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; img-src data:; "
     "connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
 }
+_PAGES = {  # read at import: no file is read on the loop
+    path: Answer(
+        200,
+        {"Content-Type": content_type, **_PAGE_HEADERS},
+        resources.files("gateway.server.page").joinpath(name).read_bytes(),
+    )
+    for path, (name, content_type) in _PAGE_FILES.items()
+}
 
 
 OPS_BOUNDS = PortBounds(
@@ -51,7 +59,7 @@ class Ops:
     def __init__(self, rooms: Rooms, acts: OpsActs) -> None:
         self._rooms = rooms
         self._routes: dict[str, tuple[str, Callable[[web.BaseRequest], Awaitable[Answer]]]] = {
-            **{path: ("GET", _page(*file)) for path, file in _PAGE_FILES.items()},
+            **dict.fromkeys(_PAGES, ("GET", self._page)),
             "/metrics": ("GET", self._metrics),
             "/healthz": ("GET", self._healthz),
             "/readyz": ("GET", self._readyz),
@@ -81,6 +89,9 @@ class Ops:
             return problem(405, f"This page is there for {method} alone.", f"Use {method}", headers={"Allow": method})
         return await act(request)
 
+    async def _page(self, request: web.BaseRequest) -> Answer:
+        return _PAGES[origin_form(request.raw_path).partition("?")[0]]
+
     async def _metrics(self, _request: web.BaseRequest) -> Answer:
         return Answer(200, {"Content-Type": CONTENT_TYPE}, self._rooms.observer.exposition())
 
@@ -106,17 +117,3 @@ class Ops:
 
     async def _state(self, request: web.BaseRequest) -> Answer:
         return json_answer(state(self._rooms, promises=request.query.get("promises") != "off"))
-
-
-def _page(name: str, content_type: str) -> Callable[[web.BaseRequest], Awaitable[Answer]]:
-    """Return the handler of one of the page's files, read once."""
-    answer = Answer(
-        200,
-        {"Content-Type": content_type, **_PAGE_HEADERS},
-        resources.files("gateway.server.page").joinpath(name).read_bytes(),
-    )
-
-    async def page(_request: web.BaseRequest) -> Answer:
-        return answer
-
-    return page
