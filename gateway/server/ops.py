@@ -51,7 +51,7 @@ class Ops:
     def __init__(self, rooms: Rooms, acts: OpsActs) -> None:
         self._rooms = rooms
         self._routes: dict[str, tuple[str, Callable[[web.BaseRequest], Awaitable[Answer]]]] = {
-            **{path: ("GET", _page(*file)) for path, file in _PAGE_FILES.items()},
+            **{path: ("GET", page) for path, page in _PAGES.items()},
             "/metrics": ("GET", self._metrics),
             "/healthz": ("GET", self._healthz),
             "/readyz": ("GET", self._readyz),
@@ -120,3 +120,6 @@ def _page(name: str, content_type: str) -> Callable[[web.BaseRequest], Awaitable
         return answer
 
     return page
+
+
+_PAGES = {path: _page(*file) for path, file in _PAGE_FILES.items()}  # now: a loop must not wait for a file
