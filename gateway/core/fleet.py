@@ -12,7 +12,7 @@ from math import inf
 
 from gateway.core.engine import Due, Engine
 from gateway.core.lazy_heap import LazyHeap
-from gateway.core.ledger import EVERYTHING, USED_BY
+from gateway.core.ledger import EVERYTHING, USED_BY, Budget
 from gateway.core.plan import Plan
 from gateway.core.shares import Shares
 from gateway.core.standing import STANDINGS_MAX, Standing, standing_at
@@ -209,12 +209,14 @@ def _kv_block_tokens(specs: Sequence[EngineSpec]) -> int:
 def _load_for(ticket: Ticket) -> Callable[[Engine], tuple[float, int]]:
     """Order engines for a request: longs packed where a long already prefills; then by when its own step would end.
 
-    Packing leaves the other engines without long steps, and shorts find them by the predicted step.
+    Packing leaves the other engines without long steps, and shorts find them by the predicted step. Where nothing
+    bounds the long prompts in prefill, all of them would be packed at one engine: there they are spread.
     """
     is_long = ticket.needs[0]
 
     def load(engine: Engine) -> tuple[float, int]:
-        packed_s = -_PACKED_S if is_long and engine.ledger.long_prefills else 0.0
+        packs = is_long and engine.ledger.long_prefills and engine.ledger.cap(Budget.LONG_PREFILLS) < inf
+        packed_s = -_PACKED_S if packs else 0.0
         return packed_s + engine.predicted_step_s(ticket), engine.ledger.slots
 
     return load

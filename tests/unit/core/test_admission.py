@@ -436,6 +436,12 @@ def test_shorts_go_to_the_engine_with_the_least_prefill_and_longs_are_packed():
     assert pool.offer(SHORT).engine != first_long.engine
 
 
+def test_longs_are_spread_where_nothing_bounds_those_in_prefill():
+    plan = a_plan(admission=an_admission(AdmissionKind.SLOTS, slots=SlotBudget(8)))
+    pool = Pool(plan, an_engine("a"), an_engine("b"), an_engine("c"))
+    assert sorted(pool.offer(LONG).engine for _ in range(6)) == ["a", "a", "b", "b", "c", "c"]
+
+
 # ── reload and drain ──
 
 
