@@ -100,11 +100,12 @@ class Ops:
         if found is not None:
             return json_answer(found)
         message = "No request of this id is among those that are kept."
-        fix = f"Look in the log: kept are the last {SENT_KEPT} that an engine got and {REFUSED_KEPT} that none got"
+        kept = f"the last {SENT_KEPT} generations that an engine got and {REFUSED_KEPT} that none got"
+        fix = f"Look in the log: kept are {kept}"
         return problem(404, message, fix)
 
-    async def _state(self, _request: web.BaseRequest) -> Answer:
-        return json_answer(state(self._rooms))
+    async def _state(self, request: web.BaseRequest) -> Answer:
+        return json_answer(state(self._rooms, promises=request.query.get("promises") != "off"))
 
 
 def _page(name: str, content_type: str) -> Callable[[web.BaseRequest], Awaitable[Answer]]:

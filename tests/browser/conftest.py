@@ -52,7 +52,7 @@ def chromium(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def quiet_patient_gateway(monkeypatch):
     """A hundred engines in one process: looked at seldom; callers that wait for all of a test; no log to be written."""
-    monkeypatch.setattr(watch, "LOOK_INTERVAL_S", 5.0)
+    monkeypatch.setattr(watch, "LOOK_INTERVAL_S", 30.0)
     monkeypatch.setattr(raw_client, "READ_S_MAX", 120.0)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     yield

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 
 import aiohttp
 
-UNTIL_S_MAX = 20.0
+UNTIL_S_MAX = 60.0
 _KEEP_ANSWERS = """
 window.answers = {};
 const ask = window.fetch;

@@ -201,7 +201,7 @@ function show(state) {
 // ── looking ──
 
 async function ask() {
-  const answer = await fetch("/api/state", {cache: "no-store", signal: AbortSignal.timeout(PATIENCE_MS)});
+  const answer = await fetch("/api/state?promises=off", {cache: "no-store", signal: AbortSignal.timeout(PATIENCE_MS)});
   if (!answer.ok) throw new Error(`status ${answer.status}`);
   return answer.json();
 }
