@@ -15,11 +15,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from bench.children import end
 from bench.errors import TargetUnreachableError
 
 HOST = "127.0.0.1"
 READY_S_MAX = 120.0
-END_S_MAX = 30.0
 POLL_S = 0.1
 _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # loopback, whatever the proxy variables say
 
@@ -40,12 +40,7 @@ def running(words: Sequence[str], log: Path, ready_url: str) -> Iterator[None]:
         _wait_until_ready(process, words[0], ready_url, log)
         yield
     finally:
-        process.terminate()
-        try:
-            process.wait(END_S_MAX)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        end(process)
 
 
 def free_ports(number: int) -> list[int]:

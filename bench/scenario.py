@@ -23,6 +23,7 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from bench.corpus.tokenizer import PromptForm
+from bench.simulated import SimulatedArm, Simulation
 from bench.strict_yaml import read, validated
 from bench.trace.arrivals import ARRIVALS_MAX, TOKENS_MAX
 
@@ -46,11 +47,12 @@ class Arm(_Strict):
     """
 
     name: ArmName
-    base_url: str
+    base_url: str = ""
     credentials: dict[ClassName, EnvName] = {}
     priority: dict[ClassName, Int64] = {}
     engine_metrics_url: str | None = None
     again: bool = False
+    simulated: SimulatedArm | None = None
 
 
 class Length(_Strict):
@@ -95,6 +97,7 @@ class Scenario(_Strict):
     cache_salt: bool = True
     engine_cost_per_hour: Positive | None = None
     metadata: dict[str, str] = {}
+    simulation: Simulation = Simulation()
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -35,7 +35,7 @@ def read(path: Path, model: type[Model]) -> Model:
     try:
         raw = path.read_bytes()
     except OSError as error:
-        raise UsageError(f"{path}: cannot be read ({error.strerror}).") from error
+        raise UsageError(f"{path}: cannot be read ({error.strerror}). Correct the path.") from error
     if len(raw) > FILE_BYTES_MAX:
         raise UsageError(f"{path}: larger than {FILE_BYTES_MAX} bytes.")
     try:
@@ -62,7 +62,9 @@ def _first(path: str, error: ValidationError) -> str:
     key_path = ".".join(str(part) for part in first["loc"]) or "(the whole file)"
     if first["type"] == "extra_forbidden":
         said = "unknown key. Remove it or mend its spelling"
+    elif first["type"] == "missing":
+        said = "is missing. Add it"
     else:
         said = str(first["msg"]).removeprefix("Value error, ").rstrip(".")
-    more = f" ({len(problems) - 1} more problems)" if len(problems) > 1 else ""
+    more = f" ({len(problems) - 1} more {'problem' if len(problems) == 2 else 'problems'})" if len(problems) > 1 else ""
     return f"{path}: {key_path}: {said}.{more}"

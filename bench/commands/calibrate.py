@@ -153,7 +153,9 @@ def _fault(before: Reading, after: Reading | Unreadable, measured: Measured) -> 
 async def _served(session: aiohttp.ClientSession, target: Target, metrics_at: str, model: str | None) -> Served:
     body = await page(session, f"{target.base_url}/v1/models", target.headers(""))
     if isinstance(body, Unreadable):
-        raise TargetUnreachableError(f"{target.base_url}/v1/models does not answer ({body.reason}). Is it started?")
+        raise TargetUnreachableError(
+            f"{target.base_url}/v1/models gives no list of models ({body.reason}). Is a vLLM server started there?"
+        )
     cards = _cards(body)
     named = [card for card in cards if model is None or card.get("id") == model]
     if not named:

@@ -60,6 +60,7 @@ def page(title: str, said: Sequence[str], picture: bytes, markdown: str, command
         f"<h1>{html.escape(title)}</h1>",
         *(f"<p>{html.escape(sentence)}</p>" for sentence in said),
         f'<img alt="{html.escape(title)}" src="data:image/png;base64,{image}">',
+        "<h2>Tables</h2>",
         blocks(markdown),
         "<h2>To repeat it</h2>",
         f"<pre>{html.escape(chr(10).join(commands))}</pre>",

@@ -37,26 +37,27 @@ from bench.trace.arrivals import Arrival
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 MODELS = b'{"object": "list", "data": [{"id": "stub", "object": "model", "max_model_len": 32768}]}'
-TOKENS = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """seconds of arrivals at rate_per_s; each stream lasts stream_s and brings TOKENS tokens."""
+    """seconds of arrivals at rate_per_s; each stream lasts stream_s and brings so many tokens."""
 
     name: str
     rate_per_s: float
     seconds: float
     stream_s: float
+    tokens: int
 
 
-CASES = (Case("dispatches", 2000, 5, 0.0), Case("500 open streams", 200, 12, 2.5))
+CASES = (Case("dispatches", 2000, 3, 0.0, 1), Case("500 open streams", 200, 10, 2.5, 20))
 
 
 class Stub(asyncio.Protocol):
     """Answers every POST with a stream that takes stream_s, every GET with its models."""
 
     stream_s = 0.0
+    tokens = 1
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # uvloop's is no subclass, and has its methods
         self._transport = transport
@@ -83,16 +84,16 @@ class Stub(asyncio.Protocol):
         self._token(1)
 
     def _token(self, number: int) -> None:
-        finish = "length" if number == TOKENS else None
+        finish = "length" if number == self.tokens else None
         said = event({"choices": [{"index": 0, "text": " a", "finish_reason": finish}]})
-        if number < TOKENS:
+        if number < self.tokens:
             self._transport.write(said)
             if self.stream_s:
-                asyncio.get_running_loop().call_later(self.stream_s / TOKENS, self._token, number + 1)
+                asyncio.get_running_loop().call_later(self.stream_s / self.tokens, self._token, number + 1)
             else:
                 self._token(number + 1)
             return
-        usage = event({"choices": [], "usage": {"prompt_tokens": 64, "completion_tokens": TOKENS}})
+        usage = event({"choices": [], "usage": {"prompt_tokens": 64, "completion_tokens": self.tokens}})
         self._transport.write(said + usage + chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
 
 
@@ -104,8 +105,8 @@ def chunk(data: bytes) -> bytes:
     return b"%x\r\n%s\r\n" % (len(data), data)
 
 
-async def serve(port: int, stream_s: float) -> None:
-    Stub.stream_s = stream_s
+async def serve(port: int, stream_s: float, tokens: int) -> None:
+    Stub.stream_s, Stub.tokens = stream_s, tokens
     server = await asyncio.get_running_loop().create_server(Stub, "127.0.0.1", port, backlog=4096)
     print("serving", flush=True)
     await server.serve_forever()
@@ -127,10 +128,10 @@ class Pace:
 async def paced(url: str, case: Case) -> Pace:
     clock = time.perf_counter
     count = round(case.rate_per_s * case.seconds)
-    body = json.dumps({"model": "stub", "prompt": "word " * 64, "max_tokens": TOKENS, "stream": True}).encode()
+    body = json.dumps({"model": "stub", "prompt": "word " * 64, "max_tokens": case.tokens, "stream": True}).encode()
     flights = [
         Flight(
-            PreparedRequest(index, f"r-{index}", Arrival(0.0, "short", 64, TOKENS), Phase.WINDOW, {}, body),
+            PreparedRequest(index, f"r-{index}", Arrival(0.0, "short", 64, case.tokens), Phase.WINDOW, {}, body),
             planned_at=index / case.rate_per_s,
         )
         for index in range(count)
@@ -172,7 +173,7 @@ def vllm_bench(command: str, url: str, case: Case) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         words = [command, "bench", "serve", "--backend", "openai", "--base-url", url, "--model", "stub"]
         words += ["--tokenizer", str(tokenizer), "--dataset-name", "random", "--random-input-len", "64"]
-        words += ["--random-output-len", str(TOKENS), "--request-rate", str(case.rate_per_s), "--burstiness", "1000"]
+        words += ["--random-output-len", str(case.tokens), "--request-rate", str(case.rate_per_s), "--burstiness", "1000"]
         words += ["--num-prompts", str(round(case.rate_per_s * case.seconds)), "--disable-tqdm"]
         words += ["--save-result", "--result-dir", folder, "--result-filename", "said.json"]
         subprocess.run(words, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=300)
@@ -183,15 +184,15 @@ def vllm_bench(command: str, url: str, case: Case) -> dict[str, float]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--vllm", metavar="PATH", help="the vllm program of an engine's environment")
-    parser.add_argument("--stub", nargs=2, metavar=("PORT", "STREAM_S"), help=argparse.SUPPRESS)
+    parser.add_argument("--stub", nargs=3, metavar=("PORT", "STREAM_S", "TOKENS"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.stub:
-        uvloop.run(serve(int(args.stub[0]), float(args.stub[1])))
+        uvloop.run(serve(int(args.stub[0]), float(args.stub[1]), int(args.stub[2])))
         return 0
     print(f"{'case':>18} {'sent/s':>8} {'lag p50':>8} {'p99':>8} {'max ms':>8} {'TTFT p50':>9} {'p99 ms':>8}")
     for case in CASES:
         (port,) = free_ports(1)
-        words = [sys.executable, __file__, "--stub", str(port), str(case.stream_s)]
+        words = [sys.executable, __file__, "--stub", str(port), str(case.stream_s), str(case.tokens)]
         with subprocess.Popen(words, stdout=subprocess.PIPE) as stub:
             assert stub.stdout is not None
             stub.stdout.readline()
@@ -199,7 +200,7 @@ def main() -> int:
             ours = uvloop.run(paced(url, case))
             assert ours.completed == round(case.rate_per_s * case.seconds), f"only {ours.completed} completed"
             figures = (ours.sent_per_s, ours.lag_p50, ours.lag_p99, ours.lag_max, ours.ttft_p50, ours.ttft_p99)
-            print(f"{case.name:>18} " + " ".join(f"{value:8.2f}" for value in figures))
+            print(f"{case.name:>18} " + " ".join(f"{value:8.2f}" for value in figures), flush=True)
             if args.vllm is not None:
                 theirs = vllm_bench(args.vllm, url, case)
                 print(

@@ -62,6 +62,14 @@ async def test_slices_are_growing_prefixes_and_the_callers_own_bytes_come_last(t
         assert await gateway.metric("gateway_requests_total", outcome="completed") == 1
 
 
+async def test_what_would_steer_the_engine_is_in_no_part_and_no_question(tmp_path):
+    steering = {"priority": -5, "request_id": "mine", "data_parallel_rank": 1, "session_id": "mine"}
+    async with engine_that(answers.completion()) as engine, running(tmp_path, engine, plan=plan()) as gateway:
+        assert (await gateway.ask("/v1/completions", {**BODY, **steering})).status == 200
+        assert len(engine.posts) >= 3
+        assert not any(steering.keys() & json.loads(request.body).keys() for request in engine.posts)
+
+
 async def test_a_slice_that_fails_sends_the_request_whole_and_the_caller_sees_nothing_of_it(tmp_path):
     async with engine_that(answers.error(500)) as engine, running(tmp_path, engine, plan=plan()) as gateway:
         assert (await gateway.ask("/v1/completions", BODY)).status == 200
@@ -107,20 +115,23 @@ async def test_text_is_judged_as_the_callers_own_bytes_for_a_rank_that_no_engine
     serving = ScriptedEngine(script, max_model_len=16_384)
     async with serving as engine, running(tmp_path, engine, plan=plan(), pools=pools) as gateway:
         body = {"model": MODEL, "messages": [{"role": "user", "content": text}], "max_tokens": 7}
-        assert (await gateway.ask("/v1/chat/completions", body)).status == 200
-        proof, question, *slices, last = [post for post in engine.posts if post.path != "/tokenize"]
-        assert all(each.header(rank.HEADER[0]) == [rank.HEADER[1]] for each in (proof, question))
-        assert text not in proof.body.decode()
-        assert question.body == last.body == json.dumps(body).encode()
-        assert slices
-        assert all(map(is_slice, slices))
-        assert not last.header(rank.HEADER[0])
-        sent = len(engine.posts)
+        # First what is refused: of an engine that answers at once, slices teach that a whole prompt takes no longer than one.
         bad = json.dumps(body | {"temperature": -1}, separators=(",", ":")).encode()
         refused = await gateway.ask("/v1/chat/completions", bad)
         assert refused.status == 400
         assert "temperature must be non-negative" in refused.body.decode()
-        assert [post.body for post in engine.posts[sent:] if post.path != "/tokenize"] == [bad, bad]
+        proof, *posts = [post for post in engine.posts if post.path != "/tokenize"]
+        assert [post.body for post in posts] == [bad, bad]
+        assert text not in proof.body.decode()
+        assert proof.header(rank.HEADER[0]) == [rank.HEADER[1]]
+        sent = len(engine.posts)
+        assert (await gateway.ask("/v1/chat/completions", body)).status == 200
+        question, *slices, last = [post for post in engine.posts[sent:] if post.path != "/tokenize"]
+        assert question.header(rank.HEADER[0]) == [rank.HEADER[1]]
+        assert question.body == last.body == json.dumps(body).encode()
+        assert slices
+        assert all(map(is_slice, slices))
+        assert not last.header(rank.HEADER[0])
 
 
 async def test_what_becomes_of_slices_is_told_to_operators(tmp_path, logged):

@@ -52,7 +52,7 @@ def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
 def test_a_page_needs_nothing_else_and_shows_its_text_as_text() -> None:
     markdown = "### load <1>\n\nTraces: a & b.\n\n| arm | p95 |\n|-----|----:|\n| x<y | 12 |"
     made = page("A & B", ["Said."], b"\x89PNG", markdown, ["gateway emulate --port 1"])
-    for part in ("<h2>load &lt;1&gt;</h2>", "<p>Traces: a &amp; b.</p>", "<tr><td>x&lt;y</td><td>12</td></tr>"):
+    for part in ("<h3>load &lt;1&gt;</h3>", "<p>Traces: a &amp; b.</p>", "<tr><td>x&lt;y</td><td>12</td></tr>"):
         assert part in made
     assert 'src="data:image/png;base64,iVBORw=="' in made
     assert "http" not in made.replace("http-equiv", "")
