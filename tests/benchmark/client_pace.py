@@ -50,7 +50,7 @@ class Case:
     tokens: int
 
 
-CASES = (Case("dispatches", 2000, 3, 0.0, 1), Case("500 open streams", 200, 10, 2.5, 20))
+CASES = (Case("dispatches", 2000, 2, 0.0, 1), Case("500 open streams", 200, 10, 2.5, 20))
 
 
 class Stub(asyncio.Protocol):
@@ -144,7 +144,7 @@ async def paced(url: str, case: Case) -> Pace:
         started_at = clock() + 0.2
         for flight in flights:
             flight.planned_at += started_at
-        await open_loop(flights, client.send, cut_at=started_at + case.seconds + 30, clock=clock)
+        await open_loop(flights, client.send, cut_at=started_at + case.seconds + 60, clock=clock)
         gc.unfreeze()
     records = [flight.record(started_at) for flight in flights]
     lags = sorted(record.lag_ms for record in records if record.lag_ms is not None)
@@ -173,7 +173,14 @@ def vllm_bench(command: str, url: str, case: Case) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         words = [command, "bench", "serve", "--backend", "openai", "--base-url", url, "--model", "stub"]
         words += ["--tokenizer", str(tokenizer), "--dataset-name", "random", "--random-input-len", "64"]
-        words += ["--random-output-len", str(case.tokens), "--request-rate", str(case.rate_per_s), "--burstiness", "1000"]
+        words += [
+            "--random-output-len",
+            str(case.tokens),
+            "--request-rate",
+            str(case.rate_per_s),
+            "--burstiness",
+            "1000",
+        ]
         words += ["--num-prompts", str(round(case.rate_per_s * case.seconds)), "--disable-tqdm"]
         words += ["--save-result", "--result-dir", folder, "--result-filename", "said.json"]
         subprocess.run(words, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=300)
