@@ -507,7 +507,8 @@ async def test_policies_are_compared_through_gateways_that_are_the_benchs_own(fo
     assert sorted(cell["arm"] for cell in said["order"]) == sorted(arms)
     assert len(asked) == 30 and len({request.json["cache_salt"] for request in asked}) == 3
     assert not any("authorization" in request.headers for request in asked)
-    rows = [json.loads(line) for name in kept.runs() for line in (kept.path / name / "requests.jsonl").open()]
+    texts = [(kept.path / name / "requests.jsonl").read_text() for name in kept.runs()]
+    rows = [json.loads(line) for text in texts for line in text.splitlines()]
     assert {(row["class"], row["gateway_length_class"]) for row in rows} == {("short", "short"), ("long", "long")}
     noise = [each for each in said["differences"] if each["arm"] == "short-first" and each["class"] == "short"]
     assert noise and all("noise" in each for each in noise)

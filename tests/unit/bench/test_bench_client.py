@@ -289,3 +289,22 @@ def test_bodies_ask_for_an_exact_output_and_a_running_count() -> None:
     completion = body("hello", 8, BodyStyle(PromptForm.COMPLETIONS, "m", cache_salt=None))
     assert completion["prompt"] == "hello"
     assert "cache_salt" not in completion
+
+
+async def test_sixty_four_prompts_of_fifty_thousand_tokens_are_at_the_server_together() -> None:
+    """Nobody is answered before the last body is there: a connection limit or a full buffer would keep it away."""
+    here = 0
+    all_here = asyncio.Event()
+
+    async def script(_asked: Asked, reply: Reply) -> None:
+        nonlocal here
+        here += 1
+        if here == 64:
+            all_here.set()
+        await all_here.wait()
+        await reply.answer(50_000, ["a", "b"])
+
+    flights = [a_flight(index=index, prompt="word " * 50_000) for index in range(64)]
+    async with scripted(script) as server:
+        records = await sent(server.url, *flights)
+    assert {record.outcome for record in records} == {Outcome.COMPLETED}
