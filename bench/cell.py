@@ -34,6 +34,7 @@ class CellPlan:
     form: PromptForm
     model: str
     cache_salted: bool
+    engine_cost_per_hour: float | None
     windows: Windows
     limits: Limits
     goodput: Sequence[str]
@@ -56,6 +57,10 @@ class CellResult:
     measured: Measurements
     verdict: Verdict
     interrupted: bool
+
+    @property
+    def valid(self) -> bool:
+        return self.verdict.valid
 
 
 @dataclass(slots=True)

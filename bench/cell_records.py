@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from bench.analysis.cost import cost
 from bench.analysis.measurements import put_together
 from bench.analysis.validity import judge
 from bench.cell import CellPlan, CellResult, Seen
@@ -39,7 +40,10 @@ def write_down(plan: CellPlan, run_id: str, folder: RunFolder, seen: Seen, *, in
     run = _config(plan, run_id).to_json(engine_version=seen.version, effective_args=effective_args)
     folder.write_json("run.json", run)
     folder.write_requests(records)
-    folder.write_json("measurements.json", measured.to_json() | _engine_json(seen.before, seen.after))
+    said = measured.to_json() | _engine_json(seen.before, seen.after)
+    if plan.engine_cost_per_hour is not None:
+        said["cost"] = cost(measured.classes["all"], plan.engine_cost_per_hour).to_json()
+    folder.write_json("measurements.json", said)
     folder.write_json("verdict.json", verdict.to_json())
     tokenizer = str(plan.tokenizer.folder)
     folder.write_json("vllm_bench.json", flat(records, measured, model=plan.model, tokenizer=tokenizer, run=run))
@@ -82,6 +86,7 @@ def _config(plan: CellPlan, run_id: str) -> RunConfig:
         goodput=plan.goodput,
         lag_tolerance_ms=plan.lag_tolerance_ms,
         cache_salted=plan.cache_salted,
+        engine_cost_per_hour=plan.engine_cost_per_hour,
         metadata=plan.metadata,
     )
 

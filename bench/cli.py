@@ -6,11 +6,26 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from bench.commands import calibrate, capacity, compare, run
+from bench.commands import calibrate, capacity, compare, ladder, policies, report, run, simulate, trace
 from bench.commands.exits import Exit
 from bench.errors import TargetUnreachableError, UsageError
 
-_COMMANDS = {"run": run, "compare": compare, "capacity": capacity, "calibrate": calibrate}
+_EXAMPLES = """examples:
+  gateway bench run --base-url http://127.0.0.1:8080 --model my-model --tokenizer ./tokenizer --request-rate 2 \\
+      --duration 60 --credential short=KEY_INTERACTIVE long=KEY_BATCH
+  gateway bench compare scenario.yaml
+  gateway bench run --help                  its options and exit codes"""
+_COMMANDS = {
+    "run": run,
+    "compare": compare,
+    "capacity": capacity,
+    "calibrate": calibrate,
+    "trace": trace,
+    "policies": policies,
+    "ladder": ladder,
+    "simulate": simulate,
+    "report": report,
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -36,7 +51,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="gateway bench", description="Measure a gateway or an engine under an open-loop load of several classes."
+        prog="gateway bench",
+        description="Measure a gateway or an engine under an open-loop load of several classes.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, module in _COMMANDS.items():

@@ -22,7 +22,8 @@ from bench.load.bodies import BodyStyle, PreparedRequest, prepare
 from bench.load.client import StreamingClient, open_session, warm_sockets
 from bench.load.flight import Flight
 from bench.load.lag import LoopLag
-from bench.load.runner import open_loop
+from bench.load.runner import Send, open_loop
+from bench.load.tally import Tally
 from bench.load.target import PATHS, Target
 from bench.records.run import new_run_id
 from bench.records.store import RunFolder
@@ -30,18 +31,26 @@ from bench.records.store import RunFolder
 LEAD_IN_S = 0.2
 
 
-def run_cell(plan: CellPlan, result_dir: Path, echo: Callable[[str], None]) -> CellResult:
-    """Run it to its end, or to Ctrl-C; raises TargetUnreachableError before anything was sent."""
+def run_cell(
+    plan: CellPlan, result_dir: Path, echo: Callable[[str], None], watched: Callable[[Tally], None] | None = None
+) -> CellResult:
+    """Run it to its end, or to Ctrl-C; raises TargetUnreachableError before anything was sent.
+
+    watched: gets what the requests come to, as it begins.
+    """
     run_id = new_run_id()
     folder = RunFolder(result_dir, run_id)
     style = BodyStyle(plan.form, plan.model, run_id if plan.cache_salted else None)
     requests = prepare(plan.trace, plan.corpus, style=style, target=plan.target, windows=plan.windows, run_id=run_id)
     clock = time.perf_counter
     seen = Seen([_planned(request) for request in requests], LoopLag(clock))
+    tally = Tally(seen.flights, plan.windows.span_s, clock)
+    if watched is not None:
+        watched(tally)
     interrupted = False
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
-            runner.run(_drive(plan, seen, clock, echo))
+            runner.run(_drive(plan, seen, clock, echo, tally))
         except TargetUnreachableError:
             folder.discard()
             raise
@@ -54,7 +63,9 @@ def _planned(request: PreparedRequest) -> Flight:
     return Flight(request, planned_at=request.arrival.at_s)
 
 
-async def _drive(plan: CellPlan, seen: Seen, clock: Callable[[], float], echo: Callable[[str], None]) -> None:
+async def _drive(
+    plan: CellPlan, seen: Seen, clock: Callable[[], float], echo: Callable[[str], None], tally: Tally
+) -> None:
     target = plan.target
     async with open_session(clock) as session:
         for url in plan.idle_urls:
@@ -70,7 +81,7 @@ async def _drive(plan: CellPlan, seen: Seen, clock: Callable[[], float], echo: C
         gc.collect()
         gc.freeze()
         try:
-            await _load(plan, seen, client, clock)
+            await _load(plan, seen, tally.counted(client.send), clock)
         finally:
             gc.unfreeze()
         if target.metrics_url is not None:
@@ -83,11 +94,11 @@ async def _reach(session: aiohttp.ClientSession, target: Target, sockets: int) -
         raise TargetUnreachableError(f"{target.name}: nothing answers at {target.base_url}. Is it started?")
 
 
-async def _load(plan: CellPlan, seen: Seen, client: StreamingClient, clock: Callable[[], float]) -> None:
+async def _load(plan: CellPlan, seen: Seen, send: Send, clock: Callable[[], float]) -> None:
     async with asyncio.TaskGroup() as group:
         watcher = group.create_task(seen.lag.watch(), name="event loop lag")
         seen.started_at = clock() + LEAD_IN_S
         for flight in seen.flights:
             flight.planned_at = seen.started_at + flight.request.arrival.at_s
-        await open_loop(seen.flights, client.send, cut_at=seen.started_at + plan.windows.cut_s, clock=clock)
+        await open_loop(seen.flights, send, cut_at=seen.started_at + plan.windows.cut_s, clock=clock)
         watcher.cancel()

@@ -16,8 +16,9 @@ from bench.load.target import Target, clean_url, metrics_url, resolve_keys
 from bench.options import LONG, SHORT, parse_mix
 from bench.order import Block, Cell
 from bench.scenario import Arm, Scenario
-from bench.trace import poisson
+from bench.trace import random_arrivals
 from bench.trace.arrivals import Trace
+from bench.trace.intensity import Intensity
 
 
 class Plans:
@@ -55,6 +56,7 @@ class Plans:
             form=scenario.endpoint,
             model=scenario.model,
             cache_salted=scenario.cache_salt,
+            engine_cost_per_hour=scenario.engine_cost_per_hour,
             windows=Windows(scenario.warmup_s, round(trace.span_s - scenario.warmup_s, 6), scenario.drain_deadline_s),
             limits=self._limits,
             goodput=scenario.goodput,
@@ -83,10 +85,12 @@ def trace_of(scenario: Scenario, block: Block) -> Trace:
     }
     mix = parse_mix(block.load.mix, lengths=lengths, where="mixes")
     rate, seed = block.load.rate_per_s, block.seed
+    burstiness = scenario.burstiness
     if scenario.num_prompts is not None:
-        return poisson.for_count(rate_per_s=rate, requests=scenario.num_prompts, mix=mix, seed=seed)
+        requests = scenario.num_prompts
+        return random_arrivals.for_count(rate_per_s=rate, requests=requests, mix=mix, seed=seed, burstiness=burstiness)
     span_s = scenario.warmup_s + (scenario.duration_s or 0.0)
-    return poisson.for_duration(rate_per_s=rate, span_s=span_s, mix=mix, seed=seed)
+    return random_arrivals.for_duration(rate=Intensity(rate), span_s=span_s, mix=mix, seed=seed, burstiness=burstiness)
 
 
 def target_of(arm: Arm, file: Path) -> Target:

@@ -16,13 +16,15 @@ goodput: ["short:ttft:500", "long:ttft:20000"]
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from bench.corpus.tokenizer import PromptForm
-from bench.strict_yaml import read
+from bench.simulated import SimulatedArm, Simulation
+from bench.strict_yaml import read, validated
 from bench.trace.arrivals import ARRIVALS_MAX, TOKENS_MAX
 
 Tokens = Annotated[int, Field(ge=1, le=TOKENS_MAX)]
@@ -39,13 +41,18 @@ class _Strict(BaseModel):
 
 
 class Arm(_Strict):
-    """One target of the comparison; the first arm is what the others are compared with."""
+    """One target of the comparison; the first arm is what the others are compared with.
+
+    again: it is the first one once more, which shows how large a difference is noise.
+    """
 
     name: ArmName
-    base_url: str
+    base_url: str = ""
     credentials: dict[ClassName, EnvName] = {}
     priority: dict[ClassName, Int64] = {}
     engine_metrics_url: str | None = None
+    again: bool = False
+    simulated: SimulatedArm | None = None
 
 
 class Length(_Strict):
@@ -78,6 +85,7 @@ class Scenario(_Strict):
     loads: Annotated[list[Positive], Field(max_length=20)] = []
     duration_s: Positive | None = None
     num_prompts: Annotated[int, Field(ge=1, le=ARRIVALS_MAX)] | None = None
+    burstiness: Positive = 1.0
     warmup_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     drain_deadline_s: Positive = 60.0
     idle_wait_s_max: Positive = 120.0
@@ -87,7 +95,9 @@ class Scenario(_Strict):
     goodput: list[str] = []
     lag_tolerance_ms: Positive = 50.0
     cache_salt: bool = True
+    engine_cost_per_hour: Positive | None = None
     metadata: dict[str, str] = {}
+    simulation: Simulation = Simulation()
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -107,6 +117,11 @@ class Scenario(_Strict):
         if self.capacity_per_s is not None:
             return [(f"load {load:g}", load * self.capacity_per_s) for load in self.loads]
         return [(f"{rate:g} requests/s", rate) for rate in self.rates_per_s]
+
+
+def checked(words: Mapping[str, Any], where: str) -> Scenario:
+    """Raises UsageError naming `where` and the key."""
+    return validated(words, Scenario, where)
 
 
 def load(path: Path) -> Scenario:

@@ -35,7 +35,7 @@ def read(path: Path, model: type[Model]) -> Model:
     try:
         raw = path.read_bytes()
     except OSError as error:
-        raise UsageError(f"{path}: cannot be read ({error.strerror}).") from error
+        raise UsageError(f"{path}: cannot be read ({error.strerror}). Correct the path.") from error
     if len(raw) > FILE_BYTES_MAX:
         raise UsageError(f"{path}: larger than {FILE_BYTES_MAX} bytes.")
     try:
@@ -45,19 +45,26 @@ def read(path: Path, model: type[Model]) -> Model:
         raise UsageError(f"{path}: line {line}: {error.problem}.") from error
     except (yaml.YAMLError, ValueError) as error:
         raise UsageError(f"{path}: not YAML ({error}).") from error
+    return validated(value, model, str(path))
+
+
+def validated(value: object, model: type[Model], where: str) -> Model:
+    """Raises UsageError: where, key path, problem."""
     try:
         return model.model_validate(value)
     except ValidationError as error:
-        raise UsageError(_first(path, error)) from error
+        raise UsageError(_first(where, error)) from error
 
 
-def _first(path: Path, error: ValidationError) -> str:
+def _first(path: str, error: ValidationError) -> str:
     problems = error.errors(include_url=False, include_input=False)
     first = problems[0]
     key_path = ".".join(str(part) for part in first["loc"]) or "(the whole file)"
     if first["type"] == "extra_forbidden":
         said = "unknown key. Remove it or mend its spelling"
+    elif first["type"] == "missing":
+        said = "is missing. Add it"
     else:
         said = str(first["msg"]).removeprefix("Value error, ").rstrip(".")
-    more = f" ({len(problems) - 1} more problems)" if len(problems) > 1 else ""
+    more = f" ({len(problems) - 1} more {'problem' if len(problems) == 2 else 'problems'})" if len(problems) > 1 else ""
     return f"{path}: {key_path}: {said}.{more}"

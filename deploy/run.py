@@ -18,6 +18,7 @@ import urllib.error
 from http.client import HTTPException
 from pathlib import Path
 
+from bench.children import child
 from bench.simulation.emulator.flags import MODEL
 from bench.simulation.emulator.vocabulary import FOLDER
 from deploy import first_files
@@ -29,7 +30,6 @@ from deploy.welcome import Served, welcome
 
 VAR = REPOSITORY / "var"
 READY_S_MAX = 60.0
-END_S_MAX = 10.0
 POLL_S = 0.2
 
 _FIXES = {
@@ -63,9 +63,8 @@ def _with_embedded_engine() -> int:
     flags = EngineFlags.parse(["--enable-prefix-caching", *shlex.split(os.environ.get("ENGINE_FLAGS", ""))])
     command = ["emulate", "--port", str(port), "--enable-prompt-tokens-details", *flags.argv()]
     launch.refuse_taken_port(port)
-    # A session of its own: the terminal's Ctrl-C reaches this process alone, and the engine outlives the drain.
-    engine = subprocess.Popen([sys.executable, "-m", "gateway", *command], stdout=sys.stderr, start_new_session=True)
-    try:
+    # Its session is its own, and so it outlives the drain.
+    with child([sys.executable, "-m", "gateway", *command], stdout=sys.stderr) as engine:
         url = f"http://127.0.0.1:{port}"
         _wait_until_healthy(engine, url)
         return _serve(
@@ -83,9 +82,6 @@ def _with_embedded_engine() -> int:
             ),
             is_embedded=True,
         )
-    finally:
-        engine.terminate()
-        engine.wait(END_S_MAX)
 
 
 def _wait_until_healthy(engine: subprocess.Popen[bytes], url: str) -> None:
@@ -149,25 +145,22 @@ def _serve(upstream: Upstream, *, is_embedded: bool = False) -> int:
     if first_files.write_configuration(configuration, upstream):
         print(f"run: wrote {configuration}", file=sys.stderr)
     keys = first_files.write_keys(VAR / "keys.yaml")
-    # A session of its own: the terminal's Ctrl-C reaches this process alone, which passes it on once.
-    gateway = subprocess.Popen(
-        [sys.executable, "-m", "gateway", "serve", "--config", str(configuration)], start_new_session=True
-    )
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: gateway.send_signal(signal.SIGTERM))
-    if _serves(configuration, gateway):
-        served = Served(
-            addresses=first_files.addresses(configuration),
-            upstream=upstream,
-            configuration=configuration,
-            keys_file=VAR / "keys.yaml",
-            keys=keys,
-            command=Path(sys.executable).with_name("gateway"),
-            has_limits=first_files.states_limits(configuration),
-            is_embedded=is_embedded,
-        )
-        print(welcome(served), file=sys.stderr, flush=True)
-    return gateway.wait()
+    with child([sys.executable, "-m", "gateway", "serve", "--config", str(configuration)]) as gateway:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: gateway.send_signal(signal.SIGTERM))
+        if _serves(configuration, gateway):
+            served = Served(
+                addresses=first_files.addresses(configuration),
+                upstream=upstream,
+                configuration=configuration,
+                keys_file=VAR / "keys.yaml",
+                keys=keys,
+                command=Path(sys.executable).with_name("gateway"),
+                has_limits=first_files.states_limits(configuration),
+                is_embedded=is_embedded,
+            )
+            print(welcome(served), file=sys.stderr, flush=True)
+        return gateway.wait()
 
 
 def _serves(configuration: Path, gateway: subprocess.Popen[bytes]) -> bool:

@@ -96,8 +96,8 @@ def compare(runs: Sequence[ArmRun], arms: Sequence[str], limits: Limits) -> list
     # Loads and traces in their own order, not in the random one in which they were run.
     for load in sorted({run.load for run in runs}, key=lambda load: (load.rate_per_s, load.mix)):
         own = [run for run in runs if run.load == load]
-        traces = sorted({run.trace for run in own}, key=lambda trace: (len(trace), trace))
-        counted = [each for each in traces if {run.arm for run in own if run.trace == each and run.valid} == set(arms)]
+        traces = sorted({run.trace for run in own}, key=_in_order)
+        counted = counted_traces(own, arms)
         by_arm = {
             arm: [run for trace in counted for run in own if (run.trace, run.arm) == (trace, arm)] for arm in arms
         }
@@ -111,6 +111,16 @@ def compare(runs: Sequence[ArmRun], arms: Sequence[str], limits: Limits) -> list
             )
         )
     return results
+
+
+def counted_traces(runs: Sequence[ArmRun], arms: Sequence[str]) -> list[str]:
+    """Of one load's runs, the traces of which every arm has a valid one."""
+    traces = sorted({run.trace for run in runs}, key=_in_order)
+    return [each for each in traces if {run.arm for run in runs if run.trace == each and run.valid} == set(arms)]
+
+
+def _in_order(trace: str) -> tuple[int, str]:
+    return len(trace), trace
 
 
 def _arm(arm: str, runs: Sequence[ArmRun], first: Sequence[ArmRun], limits: Limits) -> ArmResult:

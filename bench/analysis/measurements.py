@@ -100,13 +100,7 @@ def put_together(
     lag_tolerance_ms: float,
 ) -> Measurements:
     """loop_lags_s: by how much the event loop was late each time it should have woken after `loop_period_s`."""
-    window = [record for record in records if record.phase is Phase.WINDOW]
-    names = list(dict.fromkeys(record.class_name for record in records))
-    classes = {
-        name: measure([each for each in window if each.class_name == name], window_s=window_s, limits=limits)
-        for name in names
-    }
-    classes["all"] = measure(window, window_s=window_s, limits=limits)
+    classes = by_class(records, window_s=window_s, limits=limits)
     lags = [record.lag_ms for record in records if record.lag_ms is not None]
     completed = [record for record in records if record.outcome is Outcome.COMPLETED]
     return Measurements(
@@ -125,6 +119,17 @@ def put_together(
         output_lengths=_exactness([(r.output_tokens_planned, r.output_tokens) for r in completed]),
         malformed_events=sum(record.malformed_events for record in records),
     )
+
+
+def by_class(records: Sequence[RequestRecord], *, window_s: float, limits: Limits) -> dict[str, ClassMeasure]:
+    """Each class of a run, and `all`, over the requests that were planned in the window."""
+    window = [record for record in records if record.phase is Phase.WINDOW]
+    names = list(dict.fromkeys(record.class_name for record in records))
+    classes = {
+        name: measure([each for each in window if each.class_name == name], window_s=window_s, limits=limits)
+        for name in names
+    }
+    return {**classes, "all": measure(window, window_s=window_s, limits=limits)}
 
 
 def throughput(records: Sequence[RequestRecord]) -> Throughput | None:

@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from statistics import NormalDist
 from typing import Any
 
 CONFIDENCE = 0.95
@@ -76,6 +77,15 @@ def values_needed(q: float, confidence: float = CONFIDENCE) -> int:
     """How many values an interval takes at least."""
     tail = (1 - confidence) / 2
     return math.ceil(math.log(tail) / math.log(max(q, 1 - q)))
+
+
+def share_interval(part: int, whole: int) -> tuple[float, float]:
+    """Wilson's interval of a share of `whole` independent trials, one at least."""
+    z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
+    share = part / whole
+    centre = (share + z * z / (2 * whole)) / (1 + z * z / whole)
+    half = z / (1 + z * z / whole) * math.sqrt(share * (1 - share) / whole + z * z / (4 * whole * whole))
+    return max(0.0, centre - half), min(1.0, centre + half)
 
 
 def number(value: float) -> float | str:

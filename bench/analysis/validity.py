@@ -32,17 +32,19 @@ class Verdict:
 
     reasons: tuple[str, ...]
     notes: tuple[str, ...]
+    interrupted: bool = False
 
     @property
     def valid(self) -> bool:
         return not self.reasons
 
     def to_json(self) -> dict[str, Any]:
-        return {
+        said = {
             "verdict": "VALID" if self.valid else "INVALID",
             "reasons": list(self.reasons),
             "notes": list(self.notes),
         }
+        return {**said, "interrupted": True} if self.interrupted else said
 
 
 def judge(
@@ -67,7 +69,7 @@ def judge(
     notes = [*engine_notes, *lag_notes, *length_notes]
     if measured.malformed_events:
         notes.append(f"{measured.malformed_events} stream events could not be read")
-    return Verdict((*reasons, *lag_reasons, *length_reasons), tuple(notes))
+    return Verdict((*reasons, *lag_reasons, *length_reasons), tuple(notes), interrupted)
 
 
 def _turned_away(measured: Measurements, *, interrupted: bool) -> list[str]:

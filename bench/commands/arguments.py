@@ -1,16 +1,21 @@
-"""Options that several commands share, and what they are turned into. Prints nothing."""
+"""Options that several commands share, what they are turned into, and how a command talks beside its result."""
 
 from __future__ import annotations
 
 import argparse
 import math
 import os
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from bench.corpus.tokenizer import PromptForm
 from bench.errors import UsageError
 from bench.load.target import Target, clean_url, metrics_url, resolve_keys
 from bench.options import LONG, SHORT, parse_credentials, parse_mix, parse_pairs, parse_priorities
+from bench.scenario import checked
+from bench.trace.intensity import Intensity, parse_burst
 from bench.trace.mix import ClassLoad
 
 
@@ -46,6 +51,104 @@ def add_load(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--seed", type=int, default=0, help="of arrivals and prompts (default 0)")
     group.add_argument(
         "--no-cache-salt", action="store_true", help="let a repeated prompt find the engine's prefix cache warm"
+    )
+
+
+def add_rate(group: argparse._ArgumentGroup) -> None:
+    """How arrivals come; `intensity_from` reads it."""
+    group.add_argument("--request-rate", type=positive, metavar="R", help="requests per second")
+    group.add_argument(
+        "--burstiness", type=positive, metavar="K", help="shape of the gamma gaps: 1 Poisson (default), less: clumps"
+    )
+    group.add_argument(
+        "--burst", metavar="EVERY:LENGTH:FACTOR", help="seconds and factor: 60:5:8 is 5 s of eightfold each minute"
+    )
+    group.add_argument("--ramp-to", type=positive, metavar="R", help="the rate goes in a straight line to this one")
+
+
+def intensity_from(args: argparse.Namespace) -> Intensity:
+    """Raises UsageError where burst and ramp are both given, or one is malformed."""
+    if args.burst is not None and args.ramp_to is not None:
+        raise UsageError("--burst and --ramp-to: give one of them.")
+    burst = None if args.burst is None else parse_burst(args.burst, "--burst")
+    return Intensity(args.request_rate, burst, args.ramp_to)
+
+
+def add_loads(parser: argparse.ArgumentParser) -> None:
+    """What a scenario says of its load; `scenario_words` reads it."""
+    group = parser.add_argument_group("load")
+    group.add_argument("--rates", nargs="+", type=positive, default=[], metavar="R", help="requests per second")
+    group.add_argument("--capacity", type=positive, metavar="R", help="requests/s, from `gateway bench capacity`")
+    group.add_argument("--loads", nargs="+", type=positive, default=[], metavar="X", help="shares of --capacity")
+    group.add_argument("--mixes", nargs="+", default=["80/20"], metavar="S/L", help="(default 80/20)")
+    group.add_argument("--seeds", nargs="+", type=int, default=[1], metavar="N", help="one trace each (default 1)")
+    group.add_argument("--repeats", type=whole, default=1, metavar="N", help="of each trace (default 1)")
+
+
+def add_campaign(parser: argparse.ArgumentParser, *, name: str) -> None:
+    """What every command with several runs takes; `scenario_words` reads it."""
+    group = parser.add_argument_group("runs")
+    group.add_argument("--num-prompts", type=whole, metavar="N", help="exactly N requests a run, warm-up included")
+    group.add_argument("--duration", type=positive, metavar="S", help="measurement window, after the warm-up")
+    group.add_argument("--warmup", type=not_negative, default=0.0, metavar="S", help="(default 0)")
+    group.add_argument("--drain-deadline", type=positive, default=60.0, metavar="S", help="(default 60)")
+    group.add_argument("--idle-wait", type=positive, default=120.0, metavar="S", help="until it is idle (default 120)")
+    group.add_argument("--burstiness", type=positive, default=1.0, metavar="K", help="of the gaps (default 1: Poisson)")
+    group.add_argument("--short-tokens", type=whole, default=512, metavar="N", help="prompt tokens (default 512)")
+    group.add_argument("--long-tokens", type=whole, default=8192, metavar="N", help="prompt tokens (default 8192)")
+    group.add_argument("--output-tokens", type=whole, default=128, metavar="N", help="of each answer (default 128)")
+    group.add_argument("--endpoint", choices=[str(form) for form in PromptForm], default=str(PromptForm.CHAT))
+    group.add_argument("--no-cache-salt", action="store_true", help="let repeated prompts find warm prefix caches")
+    group.add_argument("--goodput", nargs="+", default=[], metavar="CLASS:METRIC:MS", help="limits, short:ttft:500 …")
+    group.add_argument("--lag-tolerance-ms", type=positive, default=50.0, metavar="MS", help="(default 50)")
+    add_cost(group)
+    group.add_argument("--order-seed", type=int, default=1, metavar="N", help="of the order of runs (default 1)")
+    group.add_argument("--name", default=name, help=f"of the comparison (default {name})")
+    group.add_argument("--resume", type=Path, metavar="DIR", help="go on with what was interrupted")
+    group.add_argument("--dry-run", action="store_true", help="say which runs there would be, send nothing")
+    add_record(parser)
+
+
+def scenario_words(
+    args: argparse.Namespace, *, arms: Sequence[Mapping[str, Any]], model: str, tokenizer: Path
+) -> dict[str, Any]:
+    """A scenario as its file would say it; raises UsageError naming the option where it is none."""
+    said: dict[str, Any] = {
+        "version": 1,
+        "name": args.name,
+        "model": model,
+        "tokenizer": str(tokenizer),
+        "endpoint": args.endpoint,
+        "arms": list(arms),
+        "lengths": {
+            SHORT: {"prompt_tokens": args.short_tokens, "output_tokens": args.output_tokens},
+            LONG: {"prompt_tokens": args.long_tokens, "output_tokens": args.output_tokens},
+        },
+        "mixes": args.mixes,
+        "rates_per_s": args.rates,
+        "capacity_per_s": args.capacity,
+        "loads": args.loads,
+        "duration_s": args.duration,
+        "num_prompts": args.num_prompts,
+        "burstiness": args.burstiness,
+        "warmup_s": args.warmup,
+        "drain_deadline_s": args.drain_deadline,
+        "idle_wait_s_max": args.idle_wait,
+        "seeds": args.seeds,
+        "repeats": args.repeats,
+        "order_seed": args.order_seed,
+        "goodput": args.goodput,
+        "lag_tolerance_ms": args.lag_tolerance_ms,
+        "cache_salt": not args.no_cache_salt,
+        "engine_cost_per_hour": args.engine_cost_per_hour,
+        "metadata": metadata_from(args),
+    }
+    return checked(said, "command line").model_dump(mode="json", exclude_none=True)
+
+
+def add_cost(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--engine-cost-per-hour", type=positive, metavar="X", help="of all engines behind the target: cost of an answer"
     )
 
 
@@ -88,6 +191,11 @@ def check_classes(args_where: str, named: set[str], known: set[str]) -> None:
         raise UsageError(f"{args_where}: no class {unknown[0]!r} in this trace; it has {', '.join(sorted(known))}.")
 
 
+def say(text: str) -> None:
+    """For whoever watches: stdout is for the result."""
+    print(text, file=sys.stderr, flush=True)
+
+
 def whole(text: str) -> int:
     """An argparse type: a whole number from 1."""
     value = int(text)
@@ -109,4 +217,12 @@ def not_negative(text: str) -> float:
     value = float(text)
     if not 0 <= value < math.inf:
         raise argparse.ArgumentTypeError("must be 0 or more")
+    return value
+
+
+def share(text: str) -> float:
+    """An argparse type: above 0 and at most 1."""
+    value = float(text)
+    if not 0 < value <= 1:
+        raise argparse.ArgumentTypeError("must be above 0 and at most 1")
     return value

@@ -6,7 +6,6 @@ import argparse
 import asyncio
 import json
 import os
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ import uvloop
 from bench.analysis import step_model
 from bench.calibration import Measured, measure, prompt_lengths
 from bench.commands import arguments
+from bench.commands.arguments import say
 from bench.commands.exits import Exit
 from bench.engine.lone_requests import LoneRequests
 from bench.engine.metrics import Reading, delta
@@ -117,13 +117,13 @@ async def _measure(args: argparse.Namespace, target: Target, step_tokens: int) -
         served = await _served(session, target, metrics_at, args.model)
         before = await scrape(session, metrics_at)
         if isinstance(before, Unreadable):
-            _say(f"note: {metrics_at} cannot be read ({before.reason}): who else uses the engine is not seen")
+            say(f"note: {metrics_at} cannot be read ({before.reason}): who else uses the engine is not seen")
         elif not await wait_until_idle(session, metrics_at, wait_s_max=IDLE_WAIT_S_MAX, clock=clock):
             raise TargetUnreachableError("the engine is at work. Calibrate it while nobody else uses it.")
         else:
             before = await scrape(session, metrics_at)
         lengths = prompt_lengths(step_tokens, served.context_tokens)
-        _say(f"lone prompts of {lengths[0]} to {lengths[-1]} tokens, for at most {args.duration:g} s")
+        say(f"lone prompts of {lengths[0]} to {lengths[-1]} tokens, for at most {args.duration:g} s")
         requests = LoneRequests(session, target, served.model, clock)
         measured = await measure(
             lambda prompt, output, s_max: requests.ask(prompt, output, s_max=s_max),
@@ -153,7 +153,9 @@ def _fault(before: Reading, after: Reading | Unreadable, measured: Measured) -> 
 async def _served(session: aiohttp.ClientSession, target: Target, metrics_at: str, model: str | None) -> Served:
     body = await page(session, f"{target.base_url}/v1/models", target.headers(""))
     if isinstance(body, Unreadable):
-        raise TargetUnreachableError(f"{target.base_url}/v1/models does not answer ({body.reason}). Is it started?")
+        raise TargetUnreachableError(
+            f"{target.base_url}/v1/models gives no list of models ({body.reason}). Is a vLLM server started there?"
+        )
     cards = _cards(body)
     named = [card for card in cards if model is None or card.get("id") == model]
     if not named:
@@ -174,7 +176,3 @@ def _cards(body: bytes) -> list[dict[str, Any]]:
         return []
     data = listing.get("data") if isinstance(listing, dict) else None
     return [card for card in data if isinstance(card, dict) and "id" in card] if isinstance(data, list) else []
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

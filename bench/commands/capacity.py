@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import random
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 
@@ -13,6 +12,7 @@ import uvloop
 
 from bench.analysis.capacity import Capacity, estimate
 from bench.commands import arguments
+from bench.commands.arguments import say
 from bench.commands.exits import Exit
 from bench.corpus import prompts, tokenizer
 from bench.corpus.tokenizer import PromptForm
@@ -63,7 +63,7 @@ def execute(args: argparse.Namespace, command: Sequence[str]) -> int:
     served = tokenizer.load(args.tokenizer)
     drawn = endless(mix, random.Random(f"closed loop {args.seed}"))
     loads = [next(drawn) for _ in range(args.num_prompts)]
-    _say(f"making {len(loads)} prompts")
+    say(f"making {len(loads)} prompts")
     corpus = prompts.build_lengths((load.prompt_tokens for load in loads), served.count_for(form), args.seed)
     run_id = new_run_id()
     folder = RunFolder(args.result_dir, run_id)
@@ -102,7 +102,7 @@ async def _saturate(
         headers = target.headers(next(iter(target.keys), ""))
         if await warm_sockets(session, target.base_url, headers, args.concurrency) == 0:
             raise TargetUnreachableError(f"nothing answers at {target.base_url}. Is it started?")
-        _say(f"{args.concurrency} requests in flight for {args.warmup + args.duration:g} s")
+        say(f"{args.concurrency} requests in flight for {args.warmup + args.duration:g} s")
         started_at = clock()
         stop_at = started_at + args.warmup + args.duration
         flights = await closed_loop(
@@ -123,7 +123,3 @@ def _described(found: Capacity, concurrency: int) -> str:
         f"capacity: {found.requests_per_s:.3f} requests/s (closed loop, saturation, {concurrency} in flight)\n"
         f"credited in {found.window_s:g} s: {classes}; ends of all requests: {ends}"
     )
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

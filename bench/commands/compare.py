@@ -3,33 +3,34 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from bench import campaign
 from bench.analysis.comparison import ArmRun, LoadResult, compare
 from bench.analysis.limits import Limits, parse_limits
+from bench.analysis.paired import differences
+from bench.campaign import Campaign, CellRun, Ready
 from bench.cell import CellResult
-from bench.commands.arguments import check_classes
+from bench.commands.arguments import check_classes, say
 from bench.commands.exits import of_runs
 from bench.corpus import tokenizer
-from bench.drive import run_cell
 from bench.errors import UsageError
 from bench.load.target import Target
 from bench.options import LONG, SHORT
 from bench.order import Cell, cells
 from bench.plans import Plans, target_of, trace_of
+from bench.records.comparison import write as write_comparison
 from bench.records.run import new_run_id
-from bench.records.store import RunFolder
+from bench.report import difference_table
 from bench.report.comparison_table import describe
-from bench.report.run_table import describe as describe_run
 from bench.scenario import Scenario, load
 
 HELP = "measure several targets on the same traces and print the table"
 EXAMPLE = """example:
   gateway bench compare scenario.yaml
+  gateway bench compare --resume runs/first-20260101T000000Z-0a1b2c3d
 
 A scenario names the arms (name, base_url, credentials, priority, engine_metrics_url) and the loads; see docs/bench.md.
 Arms of one trace run back to back, in an order drawn from order_seed; between two of them every engine that has an
@@ -37,74 +38,99 @@ engine_metrics_url must be idle. Progress goes to stderr, the table to stdout.
 
 exit codes: as `gateway bench run`, over all cells"""
 
+KIND = "compare"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("scenario", type=Path, metavar="SCENARIO.yaml")
+    parser.add_argument("scenario", type=Path, nargs="?", metavar="SCENARIO.yaml")
     parser.add_argument("--result-dir", type=Path, default=Path("runs"), metavar="DIR", help="(default runs)")
+    parser.add_argument("--resume", type=Path, metavar="DIR", help="go on with a comparison that was interrupted")
     parser.add_argument("--dry-run", action="store_true", help="say which cells would run in which order, send nothing")
 
 
 def execute(args: argparse.Namespace, command: Sequence[str]) -> int:
     """Raises UsageError and TargetUnreachableError; prints the tables of the cells that were run."""
+    if (args.scenario is None) == (args.resume is None):
+        raise UsageError("Give a SCENARIO.yaml, or --resume DIR to go on with one.")
+    if args.resume is not None:
+        plan = campaign.resumed(args.resume, KIND)
+        scenario = campaign.scenario_of(plan, args.resume)
+        where = args.resume / campaign.PLAN_FILE
+        return of_runs(run_scenario(planned(scenario, where), args.resume, command).runs)
     if args.dry_run:
-        for cell in _planned(args.scenario).order:
+        for cell in planned(load(args.scenario), args.scenario).order:
             print(cell.cell_id)
         return 0
-    return of_runs(measured(args.scenario, args.result_dir, command).results)
+    return of_runs(measured(args.scenario, args.result_dir, command).runs)
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """What a scenario has given. folder: of its records."""
+    """What a scenario has given. folder: of its records; results: of the cells that were run now."""
 
     scenario: Scenario
-    cells: Sequence[Cell]
-    results: Sequence[CellResult]
+    runs: Sequence[CellRun]
     loads: Sequence[LoadResult]
     folder: Path
 
+    @property
+    def cells(self) -> Sequence[Cell]:
+        return [run.cell for run in self.runs if run.result is not None]
+
+    @property
+    def results(self) -> Sequence[CellResult]:
+        return [run.result for run in self.runs if run.result is not None]
+
 
 @dataclass(frozen=True, slots=True)
-class _Planned:
+class Planned:
+    """A scenario that was looked at as a whole: nothing of it can fail for its words any more."""
+
     scenario: Scenario
     limits: Limits
     targets: dict[str, Target]
     order: Sequence[Cell]
 
 
-def _planned(file: Path) -> _Planned:
-    scenario = load(file)
+def planned(scenario: Scenario, file: Path) -> Planned:
+    """Raises UsageError naming `file`."""
     limits = parse_limits(scenario.goodput, f"{file}: goodput")
     targets = {arm.name: target_of(arm, file) for arm in scenario.arms}
     order = cells(scenario)
     _check(scenario, limits, targets, file, order)
-    return _Planned(scenario, limits, targets, order)
+    return Planned(scenario, limits, targets, order)
 
 
 def measured(file: Path, result_dir: Path, command: Sequence[str]) -> Compared:
     """Run every cell of a scenario, keep the records, print the tables. Raises as `execute` does."""
-    planned = _planned(file)
-    scenario, limits, order = planned.scenario, planned.limits, planned.order
+    made = planned(load(file), file)
+    # A relative folder of the tokenizer would mean another one where the comparison goes on.
+    scenario = made.scenario.model_copy(update={"tokenizer": made.scenario.tokenizer.absolute()})
+    plan = {"kind": KIND, "command": list(command), "scenario": scenario.model_dump(mode="json", exclude_none=True)}
+    folder = campaign.begun(result_dir, f"{scenario.name}-{new_run_id()}", plan)
+    return run_scenario(made, folder, command)
+
+
+def run_scenario(made: Planned, folder: Path, command: Sequence[str], *, ready: Ready = campaign.as_it_is) -> Compared:
+    """Run what of a scenario is not in `folder` yet, and print the tables of all. Raises as `execute` does."""
+    scenario, limits = made.scenario, made.limits
     served = tokenizer.load(scenario.tokenizer)
-    plans = Plans(scenario, planned.targets, limits, served=served, command=command, echo=_say)
-    folder = RunFolder(result_dir, f"{scenario.name}-{new_run_id()}")
-    results: list[tuple[Cell, CellResult]] = []
+    plans = Plans(scenario, made.targets, limits, served=served, command=command, echo=say)
+    work = Campaign(folder, plans.plan, ready=ready)
+    loads: Sequence[LoadResult] = []
     try:
-        for number, cell in enumerate(order, start=1):
-            _say(f"[{number}/{len(order)}] {cell.cell_id}")
-            result = run_cell(plans.plan(cell), folder.path, _say)
-            results.append((cell, result))
-            _say(describe_run(result.measured, result.verdict) + "\n")
-            if result.interrupted:
-                break
+        work.run(made.order, [trace_of(scenario, cell.block).span_s for cell in made.order])
     finally:
         # Also when a target went away in the middle: what was measured before is kept and shown.
-        compared = _compared(results, scenario, limits)
-        folder.write_json("comparison.json", _to_json(scenario, results, compared))
-        print(describe(compared))
-        _say(f"\nrecords: {folder.path}")
-    run_cells = [cell for cell, _ in results]
-    return Compared(scenario, run_cells, [result for _, result in results], compared, folder.path)
+        runs = [_arm_run(run) for run in work.runs]
+        arms = [arm.name for arm in scenario.arms]
+        loads = compare(runs, arms, limits)
+        again = [arm.name for arm in scenario.arms if arm.again]
+        found = differences(runs, arms, limits, again=again)
+        write_comparison(folder, scenario, work.runs, loads, found=found)
+        print("\n\n".join(part for part in (describe(loads), difference_table.describe(found, arms[0])) if part))
+        say(f"\nrecords: {folder}")
+    return Compared(scenario, work.runs, loads, folder)
 
 
 def _check(scenario: Scenario, limits: Limits, targets: dict[str, Target], file: Path, order: Sequence[Cell]) -> None:
@@ -120,48 +146,6 @@ def _check(scenario: Scenario, limits: Limits, targets: dict[str, Target], file:
             raise UsageError(f"{file}: warmup_s: {scenario.warmup_s:g} leaves nothing of a trace of {span_s:g} s.")
 
 
-def _compared(results: Sequence[tuple[Cell, CellResult]], scenario: Scenario, limits: Limits) -> list[LoadResult]:
-    runs = [
-        ArmRun(
-            load=cell.block.load,
-            trace=cell.block.trace,
-            arm=cell.arm.name,
-            valid=result.verdict.valid,
-            window_s=result.measured.window_s,
-            records=result.records,
-        )
-        for cell, result in results
-    ]
-    return compare(runs, [arm.name for arm in scenario.arms], limits)
-
-
-def _to_json(
-    scenario: Scenario, results: Sequence[tuple[Cell, CellResult]], compared: Sequence[LoadResult]
-) -> dict[str, Any]:
-    return {
-        "scenario": scenario.model_dump(mode="json", exclude_none=True),
-        "order": [
-            {
-                "cell_id": cell.cell_id,
-                "run_id": result.run_id,
-                "arm": cell.arm.name,
-                "verdict": "VALID" if result.verdict.valid else "INVALID",
-            }
-            for cell, result in results
-        ],
-        "loads": [
-            {
-                "label": each.load.label,
-                "rate_per_s": each.load.rate_per_s,
-                "mix": each.load.mix,
-                "traces": list(each.traces),
-                "left_out": list(each.left_out),
-                "arms": [arm.to_json() for arm in each.arms],
-            }
-            for each in compared
-        ],
-    }
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+def _arm_run(run: CellRun) -> ArmRun:
+    block = run.cell.block
+    return ArmRun(block.load, block.trace, run.cell.arm.name, run.valid, run.window_s, run.records)

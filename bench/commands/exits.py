@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import IntEnum
+from typing import Protocol
 
-from bench.cell import CellResult
-from bench.records.request import Outcome
+from bench.records.request import Outcome, RequestRecord
 
 
 class Exit(IntEnum):
@@ -19,9 +19,19 @@ class Exit(IntEnum):
     INVALID = 4
 
 
-def of_runs(results: Sequence[CellResult]) -> int:
+class Judged(Protocol):
+    """A run and whether it may be used."""
+
+    @property
+    def valid(self) -> bool: ...
+
+    @property
+    def records(self) -> Sequence[RequestRecord]: ...
+
+
+def of_runs(results: Sequence[Judged]) -> int:
     """INVALID before UNFINISHED: what may not be used is not worth more for being complete."""
-    if any(not result.verdict.valid for result in results):
+    if any(not result.valid for result in results):
         return Exit.INVALID
     if any(record.outcome is Outcome.UNFINISHED for result in results for record in result.records):
         return Exit.UNFINISHED

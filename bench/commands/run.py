@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from bench.analysis.limits import Limits, parse_limits
 from bench.cell import CellPlan
 from bench.commands import arguments
+from bench.commands.arguments import say
 from bench.commands.exits import of_runs
 from bench.corpus import prompts, tokenizer
 from bench.corpus.tokenizer import PromptForm
 from bench.drive import run_cell
 from bench.errors import UsageError
 from bench.load.pacing import Windows
+from bench.report.progress import Progress
 from bench.report.run_table import describe
-from bench.trace import jsonl, poisson
+from bench.trace import jsonl, random_arrivals
 from bench.trace.arrivals import Trace
+from bench.trace.intensity import Intensity
 
 HELP = "send one arrival trace to one target and measure it"
 EXAMPLE = """example:
@@ -35,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_target(parser)
     arguments.add_load(parser)
     arrivals = parser.add_argument_group("arrivals")
-    arrivals.add_argument("--request-rate", type=arguments.positive, metavar="R", help="requests per second, Poisson")
+    arguments.add_rate(arrivals)
     arrivals.add_argument(
         "--duration", type=arguments.positive, metavar="S", help="measurement window, after the warm-up"
     )
@@ -67,6 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="MS",
         help="client lateness allowed (default 50)",
     )
+    arguments.add_cost(verdict)
     arguments.add_record(parser)
     parser.add_argument(
         "--dry-run", action="store_true", help="make trace and prompts, say what would be sent, send nothing"
@@ -84,7 +87,7 @@ def execute(args: argparse.Namespace, command: Sequence[str]) -> int:
     windows = _windows(args, trace)
     form = PromptForm(args.endpoint)
     served = tokenizer.load(args.tokenizer)
-    _say(f"making {len(trace.arrivals)} prompts")
+    say(f"making {len(trace.arrivals)} prompts")
     corpus = prompts.build(trace, served.count_for(form), args.seed)
     if args.save_trace is not None:
         jsonl.write(trace, args.save_trace)
@@ -98,6 +101,7 @@ def execute(args: argparse.Namespace, command: Sequence[str]) -> int:
         form=form,
         model=args.model,
         cache_salted=not args.no_cache_salt,
+        engine_cost_per_hour=args.engine_cost_per_hour,
         windows=windows,
         limits=limits,
         goodput=args.goodput,
@@ -111,7 +115,8 @@ def execute(args: argparse.Namespace, command: Sequence[str]) -> int:
     if args.dry_run:
         print(_dry(plan))
         return 0
-    result = run_cell(plan, args.result_dir, _say)
+    with Progress([windows.span_s]) as progress:
+        result = run_cell(plan, args.result_dir, progress.say, progress.watch)
     print(describe(result.measured, result.verdict))
     print(f"\nrecords: {result.folder}")
     return of_runs([result])
@@ -121,7 +126,7 @@ def _trace(args: argparse.Namespace) -> Trace:
     if args.trace is not None:
         given = [
             f"--{name.replace('_', '-')}"
-            for name in ("request_rate", "duration", "num_prompts", "mix")
+            for name in ("request_rate", "duration", "num_prompts", "mix", "burst", "ramp_to", "burstiness")
             if getattr(args, name) is not None
         ]
         if given:
@@ -130,11 +135,16 @@ def _trace(args: argparse.Namespace) -> Trace:
     if args.request_rate is None:
         raise UsageError("--request-rate is missing: give it, or replay a --trace.")
     mix = arguments.mix_from(args)
+    rate, burstiness = arguments.intensity_from(args), args.burstiness or random_arrivals.POISSON
     if args.duration is not None and args.num_prompts is None:
         span_s = args.warmup + args.duration
-        return poisson.for_duration(rate_per_s=args.request_rate, span_s=span_s, mix=mix, seed=args.seed)
+        return random_arrivals.for_duration(rate=rate, span_s=span_s, mix=mix, seed=args.seed, burstiness=burstiness)
     if args.num_prompts is not None and args.duration is None:
-        return poisson.for_count(rate_per_s=args.request_rate, requests=args.num_prompts, mix=mix, seed=args.seed)
+        if rate != Intensity(rate.rate_per_s):
+            raise UsageError("--num-prompts: a burst or a ramp needs --duration instead.")
+        return random_arrivals.for_count(
+            rate_per_s=rate.rate_per_s, requests=args.num_prompts, mix=mix, seed=args.seed, burstiness=burstiness
+        )
     raise UsageError("Give either --duration or --num-prompts.")
 
 
@@ -162,7 +172,3 @@ def _dry(plan: CellPlan) -> str:
 def _limits_said(limits: Limits, class_name: str) -> str:
     said = [f"{limit.metric} ≤ {limit.at_most_ms:g}" for limit in limits.get(class_name, ())]
     return "good where " + ", ".join(said) if said else "no limits"
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

@@ -1,16 +1,18 @@
 """Prompts of exact token length. Owns how a text is grown to a count; the count itself is the caller's.
 
-Prompt i of a seed depends on nothing but seed, i and length, so that any process makes the same one, and prompts
-are unique. In most tokenizers words are tokenized one by one: the sum of the words' own costs is then the count, and
-one count of the whole text proves it. Where that fails the text is mended word by word and counted again.
+Prompt i of a seed depends on nothing but seed, i, length and prefix, so that any process makes the same one, and
+prompts are unique; those whose prefix begins with the same blocks begin with the same text. In most tokenizers words
+are tokenized one by one: the sum of the words' own costs is then the count, and one count of the whole text proves it.
+Where that fails the text is mended word by word and counted again.
 """
 
 from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from bench.corpus.tokenizer import Count
 from bench.corpus.words import WORDS
@@ -22,6 +24,7 @@ FREE_TOKENS_MIN = 8
 MENDS_MAX = 64
 WORDS_A_SENTENCE = 11
 CORPUS_TOKENS_MAX = 400_000_000
+SHARED_BLOCKS_KEPT = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +55,30 @@ class PromptWriter:
         """The shortest prompt that still has room to be unique."""
         return self._fixed + FREE_TOKENS_MIN
 
-    def write(self, tokens: int, rng: random.Random) -> str:
-        """A text that counts exactly `tokens`; raises UsageError where none was found."""
+    def block(self, tokens: int, rng: random.Random) -> list[str]:
+        """Pieces whose own costs sum to `tokens`, or nearly."""
+        pieces: list[str] = []
+        self._fill(pieces, tokens, rng)
+        return pieces
+
+    def write(self, tokens: int, rng: random.Random, opening: Iterable[Sequence[str]] = ()) -> str:
+        """A text that counts exactly `tokens`; raises UsageError where none was found.
+
+        It begins with the blocks of `opening`, as many as leave room for unique text.
+        """
         if tokens < self.tokens_min:
             raise UsageError(
                 f"A prompt of {tokens} tokens is too short: template and room for unique text take {self.tokens_min}."
             )
         pieces: list[str] = []
         missing = tokens - self._fixed
+        for block in opening:
+            cost = sum(self._costs[piece] for piece in block)
+            if missing - cost < FREE_TOKENS_MIN:
+                break
+            pieces += block
+            missing -= cost
+        shared = len(pieces)
         for tried in range(MENDS_MAX):
             self._fill(pieces, missing, rng)
             text = FIRST_WORD + "".join(pieces)
@@ -69,7 +88,7 @@ class PromptWriter:
             # Take back a few words more at each try: where one gap cannot be filled another one can.
             missing = tokens - counted
             taken = 0
-            while pieces and (missing < 1 or taken <= tried % 4):
+            while len(pieces) > shared and (missing < 1 or taken <= tried % 4):
                 missing += self._costs[pieces.pop()]
                 taken += 1
         raise UsageError(
@@ -93,20 +112,29 @@ class PromptWriter:
 
 
 def build(trace: Trace, count: Count, seed: int) -> Corpus:
-    """One unique prompt for each arrival of `trace`."""
-    return build_lengths((arrival.prompt_tokens for arrival in trace.arrivals), count, seed)
+    """One unique prompt for each arrival of `trace`; raises UsageError where they cannot be made."""
+    wanted = [(arrival.prompt_tokens, arrival.prefix) for arrival in trace.arrivals]
+    return _build(wanted, trace.prefix_block_tokens or 0, count, seed)
 
 
 def build_lengths(lengths: Iterable[int], count: Count, seed: int) -> Corpus:
-    """One unique prompt for each length, in tokens; raises UsageError where they cannot be made."""
-    wanted = list(lengths)
-    if sum(wanted) > CORPUS_TOKENS_MAX:
-        raise UsageError(
-            f"{sum(wanted)} prompt tokens in all; at most {CORPUS_TOKENS_MAX} fit in memory. Shorten the run."
-        )
+    """One unique prompt for each length in tokens, nothing shared; raises UsageError where they cannot be made."""
+    return _build([(tokens, ()) for tokens in lengths], 0, count, seed)
+
+
+def _build(wanted: Sequence[tuple[int, Sequence[str]]], block_tokens: int, count: Count, seed: int) -> Corpus:
+    in_all = sum(tokens for tokens, _ in wanted)
+    if in_all > CORPUS_TOKENS_MAX:
+        raise UsageError(f"{in_all} prompt tokens in all; at most {CORPUS_TOKENS_MAX} fit in memory. Shorten the run.")
     writer = PromptWriter(count)
+
+    @lru_cache(maxsize=SHARED_BLOCKS_KEPT)
+    def block(name: str) -> list[str]:
+        return writer.block(block_tokens, random.Random(f"prefix {seed} {name}"))
+
     prompts = tuple(
-        writer.write(tokens, random.Random(f"prompt {seed} {index} {tokens}")) for index, tokens in enumerate(wanted)
+        writer.write(tokens, random.Random(f"prompt {seed} {index} {tokens}"), map(block, prefix))
+        for index, (tokens, prefix) in enumerate(wanted)
     )
     if len(set(prompts)) != len(prompts):
         raise UsageError("Two prompts are equal: the lengths are too small for so many requests. Ask for longer ones.")

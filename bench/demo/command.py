@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from importlib.resources import files
 from pathlib import Path
 
 from bench.analysis.comparison import ArmResult
@@ -14,7 +15,6 @@ from bench.commands.arguments import positive
 from bench.commands.compare import Compared
 from bench.commands.exits import Exit, of_runs
 from bench.demo import stage as stages
-from bench.demo.progress import Progress
 from bench.demo.stage import BASELINE, Load, Stage
 from bench.errors import TargetUnreachableError, UsageError
 from bench.report.comparison_table import describe
@@ -69,16 +69,23 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _demonstrate(args: argparse.Namespace) -> int:
-    if args.policy == BASELINE or Path(args.policy).name != args.policy:
-        raise UsageError(f"--policy: {args.policy!r} is no policy to show against {BASELINE}. Name a shipped one.")
+    shipped = [name for name in _shipped() if name != BASELINE]
+    if args.policy not in shipped:
+        raise UsageError(
+            f"--policy: {args.policy!r} is no policy to show against {BASELINE}. Use one of {', '.join(shipped)}."
+        )
     load = Load(args.request_rate, args.seconds, args.seed)
     stage = stages.prepared(args.out.absolute(), args.policy, args.profile, load)
     _say(f"starting the embedded engine ({PROFILES[args.profile].about}) and two gateways, files in {args.out}")
     os.environ |= stage.keys
-    with stages.running(stage), Progress(lambda: stages.read(stage.engine_url + "/metrics")):
+    with stages.running(stage):
         compared = compare.measured(stage.scenario, args.out / "runs", ["gateway", "demo"])
     _show(stage, compared, args)
     return of_runs(compared.results)
+
+
+def _shipped() -> list[str]:
+    return sorted(Path(entry.name).stem for entry in files("policies").iterdir() if entry.name.endswith(".yaml"))
 
 
 def _show(stage: Stage, compared: Compared, args: argparse.Namespace) -> None:

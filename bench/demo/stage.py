@@ -9,13 +9,8 @@ import hashlib
 import json
 import secrets
 import shlex
-import socket
-import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,19 +18,16 @@ from typing import Any
 
 import yaml
 
-from bench.errors import TargetUnreachableError, UsageError
+from bench.errors import UsageError
+from bench.own_processes import HOST, free_ports
+from bench.own_processes import running as running_process
 from bench.simulation.emulator.vocabulary import FOLDER
 
 MODEL = "emulated"
 BASELINE = "passthrough"
-HOST = "127.0.0.1"
-READY_S_MAX = 60.0
-END_S_MAX = 15.0
-POLL_S = 0.1
 KEY_NAMES = {"short": "KEY", "long": "KEY_BATCH"}
 _SERVICE_CLASSES = {"short": "interactive", "long": "batch"}
 LIMITS = {"max_num_batched_tokens": 2048, "long_prefill_token_threshold": 640, "max_num_seqs": 128}
-_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # loopback, whatever the proxy variables say
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +71,7 @@ class Stage:
 
 def prepared(folder: Path, policy: str, profile: str, load: Load) -> Stage:
     """Write the files of a stage with free ports and fresh keys. Raises UsageError where the folder cannot be."""
-    ports = _free_ports(5)
+    ports = free_ports(5)
     stage = Stage(
         folder=folder,
         profile=profile,
@@ -102,50 +94,14 @@ def prepared(folder: Path, policy: str, profile: str, load: Load) -> Stage:
 def running(stage: Stage) -> Iterator[None]:
     """Start the engine and both gateways, and end them. Raises TargetUnreachableError where one does not come up."""
     with ExitStack() as stack:
-        stack.enter_context(_process(stage.engine_command(), stage.folder / "engine.log", stage.engine_url + "/health"))
+        stack.enter_context(
+            running_process(stage.engine_command(), stage.folder / "engine.log", stage.engine_url + "/health")
+        )
         for arm in stage.arms:
             ops = yaml.safe_load(stage.configuration(arm).read_text(encoding="utf-8"))["ops"]["port"]
             ready = f"http://{HOST}:{ops}/readyz"
-            stack.enter_context(_process(stage.gateway_command(arm), stage.folder / f"{arm}.log", ready))
+            stack.enter_context(running_process(stage.gateway_command(arm), stage.folder / f"{arm}.log", ready))
         yield
-
-
-@contextmanager
-def _process(words: Sequence[str], log: Path, ready_url: str) -> Iterator[None]:
-    with log.open("wb") as file:
-        # A session of its own: the terminal's Ctrl-C reaches this process alone, which ends the others.
-        command = [sys.executable, "-m", "gateway", *words]
-        process = subprocess.Popen(  # noqa: S603 - our own program, with words of our own
-            command, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
-        )
-    try:
-        _wait_until_ready(process, words[0], ready_url, log)
-        yield
-    finally:
-        process.terminate()
-        try:
-            process.wait(END_S_MAX)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-def _wait_until_ready(process: subprocess.Popen[bytes], name: str, url: str, log: Path) -> None:
-    give_up_at = time.monotonic() + READY_S_MAX
-    while process.poll() is None and time.monotonic() < give_up_at:
-        try:
-            with _direct.open(url, timeout=2):
-                return
-        except (urllib.error.URLError, OSError):
-            time.sleep(POLL_S)
-    raise TargetUnreachableError(f"`gateway {name}` does not come up: {log} says why")
-
-
-def read(url: str) -> str:
-    """Return a page of a server of this stage. Raises OSError."""
-    with _direct.open(url, timeout=2) as reply:
-        body: bytes = reply.read()
-    return body.decode()
 
 
 def to_repeat(stage: Stage) -> list[str]:
@@ -220,12 +176,3 @@ def _write(path: Path, value: Mapping[str, Any]) -> None:
     # JSON's values are YAML's too: dumped by way of it, no object is written as a reference to another.
     text = yaml.safe_dump(json.loads(json.dumps(value)), sort_keys=False)
     path.write_text(text, encoding="utf-8")
-
-
-def _free_ports(number: int) -> list[int]:
-    """Return ports that are free now. All are held until all are known, so that no two are the same."""
-    with ExitStack() as stack:
-        held = [stack.enter_context(socket.socket()) for _ in range(number)]
-        for each in held:
-            each.bind((HOST, 0))
-        return [int(each.getsockname()[1]) for each in held]

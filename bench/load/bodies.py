@@ -60,7 +60,10 @@ def prepare_one(
         request_id=request_id,
         arrival=arrival,
         phase=phase,
-        headers={**target.headers(arrival.class_name), "X-Request-Id": request_id},
+        headers={
+            **target.headers(arrival.class_name, arrival.tenant, arrival.service_class),
+            "X-Request-Id": request_id,
+        },
         body=json.dumps(body(prompt, arrival.output_tokens, style)).encode(),
     )
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from bench.load.bodies import PreparedRequest
 from bench.load.outcomes import Ending
 from bench.load.reading import StreamReading
-from bench.records.request import Outcome, RequestRecord
+from bench.records.request import TIME_DIGITS, Outcome, RequestRecord
 
 
 @dataclass(slots=True)
@@ -40,7 +40,7 @@ class Flight:
         arrival, reading = self.request.arrival, self.reading
 
         def since_start_ms(at: float | None) -> float | None:
-            return None if at is None else (at - started_at) * 1000
+            return None if at is None else round((at - started_at) * 1000, TIME_DIGITS)
 
         stall_s = None if self.ended_at is None else reading.longest_stall_s(self.ended_at)
         return RequestRecord(
@@ -51,11 +51,11 @@ class Flight:
             outcome=ending.outcome,
             reason=ending.reason,
             status=self.status,
-            planned_ms=(self.planned_at - started_at) * 1000,
+            planned_ms=round((self.planned_at - started_at) * 1000, TIME_DIGITS),
             prompt_tokens_planned=arrival.prompt_tokens,
             output_tokens_planned=arrival.output_tokens,
             dispatched_ms=since_start_ms(self.dispatched_at),
-            connect_ms=None if self.connect_s is None else self.connect_s * 1000,
+            connect_ms=None if self.connect_s is None else round(self.connect_s * 1000, TIME_DIGITS),
             headers_ms=since_start_ms(self.headers_at),
             first_token_ms=since_start_ms(reading.first_token_at),
             first_content_ms=since_start_ms(reading.first_content_at),
@@ -65,8 +65,8 @@ class Flight:
             output_tokens=reading.output_tokens,
             cached_tokens=reading.cached_tokens,
             finish_reason=reading.finish_reason,
-            chunk_gaps_ms=tuple(round(gap * 1000, 3) for gap in reading.gaps_s()),
-            longest_stall_ms=None if stall_s is None else stall_s * 1000,
+            chunk_gaps_ms=tuple(round(gap * 1000, TIME_DIGITS) for gap in reading.gaps_s()),
+            longest_stall_ms=None if stall_s is None else round(stall_s * 1000, TIME_DIGITS),
             malformed_events=reading.malformed_events,
             gateway_queue_ms=self.gateway_queue_ms,
             gateway_length_class=self.gateway_length_class,

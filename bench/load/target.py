@@ -17,7 +17,7 @@ PATHS = {PromptForm.CHAT: "/v1/chat/completions", PromptForm.COMPLETIONS: "/v1/c
 class Target:
     """One server under test.
 
-    keys: class name, or ANY_CLASS, to the key sent as a bearer token. Never printed, never recorded.
+    keys: tenant, service class, class or ANY_CLASS to the key sent as a bearer token. Never printed, never recorded.
     key_names: the environment variables that the keys came from; these are recorded.
     priority: class name to the integer sent as X-Vllm-Priority, for engines that are tried without a gateway.
     metrics_url: the engine's /metrics behind the target; None: not to be read.
@@ -30,9 +30,11 @@ class Target:
     metrics_url: str | None = None
     keys: Mapping[str, str] = field(default_factory=dict, repr=False)
 
-    def headers(self, class_name: str) -> dict[str, str]:
+    def headers(self, class_name: str, *others: str | None) -> dict[str, str]:
+        """`others` are the request's tenant and service class: a key that is stated for one of them comes first."""
         headers: dict[str, str] = {}
-        key = self.keys.get(class_name, self.keys.get(ANY_CLASS))
+        names = [name for name in (*others, class_name, ANY_CLASS) if name is not None]
+        key = next((self.keys[name] for name in names if name in self.keys), None)
         if key is not None:
             headers["Authorization"] = f"Bearer {key}"
         if class_name in self.priority:

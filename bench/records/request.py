@@ -5,9 +5,12 @@ Times are milliseconds from the start of the run. What was not seen is None here
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any
+
+TIME_DIGITS = 3  # of milliseconds: a record holds no more than its file does, so that both give the same figures
 
 
 class Outcome(StrEnum):
@@ -104,10 +107,21 @@ class RequestRecord:
         for name in ("lag_ms", "ttft_ms", "ttft_from_dispatch_ms", "e2e_ms", "e2e_from_dispatch_ms", "tpot_ms"):
             row[name] = getattr(self, name)
         return {
-            key: (round(value, 3) if isinstance(value, float) else value)
+            key: (round(value, TIME_DIGITS) if isinstance(value, float) else value)
             for key, value in row.items()
             if value is not None and value != ()
         }
+
+
+def from_row(row: Mapping[str, Any]) -> RequestRecord:
+    """The record that `to_row` wrote. Raises KeyError, TypeError or ValueError where it is none."""
+    values = {name: row[key] for name in _NAMES if (key := "class" if name == "class_name" else name) in row}
+    values["phase"], values["outcome"] = Phase(row["phase"]), Outcome(row["outcome"])
+    values["chunk_gaps_ms"] = tuple(row.get("chunk_gaps_ms", ()))
+    return RequestRecord(**values)
+
+
+_NAMES = tuple(each.name for each in fields(RequestRecord))
 
 
 def _minus(later_ms: float | None, earlier_ms: float | None) -> float | None:

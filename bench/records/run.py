@@ -41,6 +41,7 @@ class RunConfig:
     goodput: Sequence[str]
     lag_tolerance_ms: float
     cache_salted: bool
+    engine_cost_per_hour: float | None
     metadata: Mapping[str, str]
 
     def to_json(self, *, engine_version: str | None, effective_args: Mapping[str, str]) -> dict[str, Any]:
@@ -70,6 +71,8 @@ class RunConfig:
             "client": {"cpus": os.cpu_count(), "machine": platform.machine(), "python": platform.python_version()},
             "metadata": dict(self.metadata),
         }
+        if self.engine_cost_per_hour is not None:
+            said["engine_cost_per_hour"] = self.engine_cost_per_hour
         if engine_version is not None:
             said["engine_version"] = engine_version
         if effective_args:

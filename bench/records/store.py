@@ -1,6 +1,6 @@
 """The folder of one run: run.json, requests.jsonl, measurements.json, verdict.json, vllm_bench.json.
 
-Owns names and layout. A folder belongs to one run and is never written twice.
+Owns names and layout. The folder of one run is never written twice.
 """
 
 from __future__ import annotations
@@ -13,14 +13,19 @@ from typing import Any
 from bench.errors import UsageError
 from bench.records.request import RequestRecord
 
+LAST_FILE = "vllm_bench.json"  # what is written last: a folder with it holds a whole run
+
 
 class RunFolder:
-    """`result_dir/run_id`, made at once, so that a folder that cannot be written is known before the load."""
+    """`result_dir/run_id`, made at once, so that a folder that cannot be written is known before the load.
 
-    def __init__(self, result_dir: Path, run_id: str) -> None:
+    again: it is there already, because what it belongs to goes on.
+    """
+
+    def __init__(self, result_dir: Path, run_id: str, *, again: bool = False) -> None:
         self.path = result_dir / run_id
         try:
-            self.path.mkdir(parents=True)
+            self.path.mkdir(parents=True, exist_ok=again)
         except OSError as error:
             raise UsageError(f"{self.path}: cannot be made ({error.strerror}). Choose another --result-dir.") from error
 

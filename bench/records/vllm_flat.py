@@ -35,7 +35,7 @@ def flat(
         **dict(run["metadata"]),
     }
     if "rate_per_s" in origin:
-        said |= {"request_rate": origin["rate_per_s"], "burstiness": 1.0}
+        said |= {"request_rate": origin["rate_per_s"], "burstiness": origin.get("burstiness", 1.0)}
     if all(record.prompt_tokens is not None and record.output_tokens is not None for record in completed):
         said["total_input_tokens"] = sum(record.prompt_tokens or 0 for record in completed)
         said["total_output_tokens"] = sum(record.output_tokens or 0 for record in completed)

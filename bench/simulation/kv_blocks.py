@@ -18,10 +18,14 @@ class Block:
     hash: Hashable | None = None
 
 
-class KvBlocks:
-    """All blocks but the null block."""
+_ANY = Block()
 
-    def __init__(self, blocks: int) -> None:
+
+class KvBlocks:
+    """All blocks but the null block. keeps_contents: whether blocks are given names; without, all are one and alike."""
+
+    def __init__(self, blocks: int, *, keeps_contents: bool = True) -> None:
+        self._keeps_contents = keeps_contents
         self._free_plain = blocks - 1
         self._free_hashed: dict[Block, None] = {}
         self._by_hash: dict[Hashable, dict[Block, None]] = {}
@@ -48,6 +52,9 @@ class KvBlocks:
 
     def take(self, count: int) -> list[Block]:
         """Return fresh blocks; cached ones are evicted where no plain one is left. `count` must be free."""
+        if not self._keeps_contents:
+            self._free_plain -= count
+            return [_ANY] * count
         plain = min(count, self._free_plain)
         self._free_plain -= plain
         for _ in range(count - plain):
@@ -66,6 +73,9 @@ class KvBlocks:
 
     def release(self, blocks: Sequence[Block]) -> None:
         """Give up one reference to each; the last blocks of a request are the first to be evicted."""
+        if not self._keeps_contents:
+            self._free_plain += len(blocks)
+            return
         for block in reversed(blocks):
             block.references -= 1
             if block.references:

@@ -5,6 +5,7 @@ Owns the records, and of each engine what is at it now. Knows no Admission: who 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -14,6 +15,7 @@ from gateway.core.ticket import Ticket
 from gateway.core.types import LengthClass, Outcome, Reason
 
 NEVER_S = float("-inf")
+RUN_STEPS_MAX = 256
 
 
 class Engine(Protocol):
@@ -30,12 +32,18 @@ class Engine(Protocol):
 
     def end(self, step: Step) -> None: ...
 
+    def steps_alike(self, in_flight: int) -> int: ...
+
+    def ends_alike(self, begins_at: float, steps: int) -> list[float]: ...
+
+    def run_alike(self, scheduled: int, ended: int) -> Step: ...
+
 
 @dataclass(frozen=True, slots=True)
 class Caller:
     """One request to come. at_s: after the start. leaves_after_s: its client goes away then, if it still waits or runs.
 
-    is_bad: an engine refuses it as soon as it is judged.
+    is_bad: an engine refuses it as soon as it is judged. priority: sent to the engine instead of the plan's.
     """
 
     at_s: float
@@ -45,6 +53,7 @@ class Caller:
     tenant: str = "acme"
     leaves_after_s: float | None = None
     is_bad: bool = False
+    priority: int | None = None
 
 
 @dataclass(eq=False, slots=True)
@@ -89,11 +98,25 @@ class Part:
     prefix_tokens: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Steps that are alike, taken as one. ends: of those that were in flight at its start, and of its own."""
+
+    ends: list[float]
+    steps: int
+
+    @property
+    def over_at(self) -> float:
+        """When the step after its last has to be scheduled."""
+        return self.ends[self.steps - 1]
+
+
 @dataclass(eq=False, slots=True)
 class Post:
     """One engine at work: the steps in flight, and what is to be told it at the next step border.
 
-    epoch: of its process; what was under way in another is lost. cut_at: when something was aborted here last.
+    run: steps that the engine has not been told of yet; none is in in_flight meanwhile. epoch: of its
+    process; what was under way in another is lost. cut_at: when something was aborted here last.
     """
 
     name: str
@@ -101,6 +124,7 @@ class Post:
     batches_in_flight: int
     up: bool = True
     in_flight: deque[tuple[Step, float]] = field(default_factory=deque)
+    run: Run | None = None
     aborts: list[int] = field(default_factory=list)
     unseen: list[Part] = field(default_factory=list)
     parts: dict[int, Part] = field(default_factory=dict)
@@ -131,16 +155,49 @@ class Post:
         self.engine, self.up = fresh, False
         self.epoch += 1
         self.in_flight.clear()
+        self.run = None
         self.aborts.clear()
         self.unseen.clear()
-        self.parts.clear()
+        for request_id in list(self.parts):
+            self.let_go(request_id)
+
+    def may_run(self) -> int:
+        """Return how many steps can be taken as one from here on; 0: they have to be looked at one by one."""
+        if self.unseen:
+            return 0
+        for step, _ in self.in_flight:
+            if step.first_tokens or step.ended or sum(step.tokens.values()) != len(step.tokens):
+                return 0
+        steps = min(self.engine.steps_alike(len(self.in_flight)), RUN_STEPS_MAX)
+        return steps if steps > 1 else 0
+
+    def begin_run(self, now: float, steps: int) -> Run:
+        flying = [ends_at for _, ends_at in self.in_flight]
+        self.run = Run([*flying, *self.engine.ends_alike(max(now, self.free_at), steps)], steps)
+        self.in_flight.clear()
+        return self.run
+
+    def end_run(self, now: float) -> int:
+        """Tell the engine of the steps of a run that have begun until now; return how many. None runs: 0."""
+        run, self.run = self.run, None
+        if run is None:
+            return 0
+        ended = bisect_right(run.ends, now)
+        begun = min(ended + 1, run.steps)
+        in_flight = run.ends[ended : begun + len(run.ends) - run.steps]
+        step = self.engine.run_alike(begun, ended)
+        self.in_flight.extend((step, ends_at) for ends_at in in_flight)
+        return begun
+
+    def let_go(self, request_id: int) -> Part | None:
+        """Have nothing more to do with a request here; None where that was so already."""
+        part = self.parts.pop(request_id, None)
+        if part is not None:
+            part.fate.computed_tokens += part.request.worked_tokens
+        return part
 
     def see(self, step: Step) -> None:
-        """Take note of what a step computes: of whose prompt, and whether it is all of a request that is new."""
-        for request_id, tokens in step.tokens.items():
-            part = self.parts.get(request_id)
-            if part is not None:
-                part.fate.computed_tokens += tokens
+        """Take note of whether a step computes all of each request that is new."""
         for part in self.unseen:
             if part.request.id in self.parts:
                 part.fate.late = step.tokens.get(part.request.id, 0) < part.request.prompt_tokens
@@ -150,6 +207,11 @@ class Post:
         for request_id in self.aborts:
             self.engine.abort(request_id)
         self.aborts.clear()
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another step may be scheduled now."""
+        return self.run is None and len(self.in_flight) < self.batches_in_flight
 
     @property
     def free_at(self) -> float:

@@ -13,15 +13,19 @@ from bench.simulation.kv_blocks import Block
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """τ = a + n/R + Σ q·n·(context + n/2), seconds. Defaults: measured on a CPU engine with a tiny model."""
+    """τ = a + n·per_token + Σ q·n·(context + n/2), seconds. Defaults: measured on a CPU engine with a tiny model."""
 
     base_s: float = 0.003
-    tokens_per_s: float = 27_800.0
+    per_token_s: float = 1 / 27_800
     per_token_context_s: float = 54e-9
 
     def chunk_s(self, tokens: int, context: int) -> float:
         """Return what one request's tokens add to a step."""
-        return tokens / self.tokens_per_s + self.per_token_context_s * tokens * (context + tokens / 2)
+        return tokens * self.per_token_s + self.per_token_context_s * tokens * (context + tokens / 2)
+
+    def step_s(self, tokens: int, attended: int) -> float:
+        """Return how long a step takes. attended: the sum of n·(2·context + n), whole, so that its order is nothing."""
+        return self.base_s + tokens * self.per_token_s + self.per_token_context_s * attended / 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +55,7 @@ class EngineRequest:
     Its first prefix_tokens tokens are those of every request with the same prefix; all others
     are its own. computed: tokens scheduled so far. sampled: output tokens scheduled so far; delivered: those whose step
     has ended. in_flight: its steps that have not ended; stale: those of them scheduled before a preemption.
-    cached_tokens: found in the prefix cache, over all its admissions.
+    cached_tokens: found in the prefix cache, over all its admissions. lost_tokens: computed, and lost by preemption.
     """
 
     id: int
@@ -68,6 +72,7 @@ class EngineRequest:
     stale: int = 0
     preemptions: int = 0
     cached_tokens: int = 0
+    lost_tokens: int = 0
     blocks: list[Block] = field(default_factory=list)
     blocks_hashed: int = 0
 
@@ -75,6 +80,11 @@ class EngineRequest:
     def rest(self) -> int:
         """Tokens that it still has to compute before it can sample its next output token."""
         return self.prompt_tokens + self.sampled - self.computed
+
+    @property
+    def worked_tokens(self) -> int:
+        """Tokens that the engine was scheduled to compute for it, again where it had to."""
+        return self.lost_tokens + self.computed - self.cached_tokens
 
     @property
     def known_tokens(self) -> int:

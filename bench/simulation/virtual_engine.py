@@ -12,7 +12,6 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from math import ceil
 
 from bench.simulation.kv_blocks import KvBlocks
 from bench.simulation.steps import EngineFlags, EngineRequest, Step, StepTime
@@ -35,7 +34,12 @@ class VirtualEngine:
     _kv: KvBlocks = field(init=False)
 
     def __post_init__(self) -> None:
-        self._kv = KvBlocks(self.flags.kv_blocks)
+        self._kv = KvBlocks(self.flags.kv_blocks, keeps_contents=self.flags.prefix_caching)
+
+    @property
+    def _active_max(self) -> int:
+        asked = self.flags.max_num_active_seqs
+        return self.flags.max_num_seqs if asked is None else asked
 
     @property
     def busy(self) -> bool:
@@ -74,56 +78,111 @@ class VirtualEngine:
 
     def end(self, step: Step) -> None:
         """Deliver a step's output tokens and take out the requests that it completed; called when the step has run."""
+        names_blocks = self.flags.prefix_caching
         for request_id in step.tokens:
             request = self._requests.get(request_id)
             if request is None:
                 continue
             request.in_flight -= 1
-            is_stale = request.stale > 0
-            request.stale -= is_stale
-            request.delivered = (
-                request.sampled if not request.in_flight else min(request.sampled, request.delivered + 1)
-            )
-            if not is_stale:
+            if request.in_flight:
+                request.delivered = min(request.sampled, request.delivered + 1)
+            else:
+                request.delivered = request.sampled
+            if request.stale:
+                request.stale -= 1
+            elif names_blocks:
                 self._name_blocks(request, request.computed - (request.sampled - request.delivered))
         for request_id in step.ended:
             self.abort(request_id)
 
+    def steps_alike(self, in_flight: int) -> int:
+        """Return how many steps from here on give each running request one token, and begin, end and preempt nothing.
+
+        in_flight: steps that have not ended; all running requests must be in each. A lower bound: where it says 0,
+        `schedule` tells. It holds until somebody is added or aborted.
+        """
+        running, flags = self.running, self.flags
+        count = len(running)
+        if not count or count > flags.max_num_batched_tokens or (self.waiting and count < self._active_max):
+            return 0
+        steps = self._kv.free // count * flags.block_tokens
+        for request in running:
+            if request.prompt_tokens + request.sampled - request.computed != 1 or not request.sampled:
+                return 0
+            if request.in_flight != in_flight or request.stale:
+                return 0
+            steps = min(steps, request.output_tokens - request.sampled - 1)
+        return max(0, steps)
+
+    def ends_alike(self, begins_at: float, steps: int) -> list[float]:
+        """Return when each of the next steps ends, one behind the other from `begins_at` on, if all are alike."""
+        count = len(self.running)
+        attended = 2 * sum([request.computed for request in self.running]) + count
+        step_s, ends = self.step_time.step_s, []
+        for _ in range(steps):
+            begins_at += step_s(count, attended)
+            attended += 2 * count
+            ends.append(begins_at)
+        return ends
+
+    def run_alike(self, scheduled: int, ended: int) -> Step:
+        """Do what so many calls of `schedule` and of `end` would do in steps that are alike; return the last step."""
+        block_tokens = self.flags.block_tokens
+        for request in self.running:
+            known = request.prompt_tokens + request.delivered + scheduled - 1
+            request.computed += scheduled
+            request.sampled += scheduled
+            request.delivered += ended
+            request.in_flight += scheduled - ended
+            missing = -(-request.computed // block_tokens) - len(request.blocks)
+            if missing > 0:
+                request.blocks += self._kv.take(missing)
+            self._name_blocks(request, min(request.computed, known))
+        count = len(self.running)
+        attended = 2 * sum([request.computed for request in self.running]) - count
+        duration_s = self.step_time.step_s(count, attended)
+        return Step({request.id: 1 for request in self.running}, duration_s, (), ())
+
     def _schedule_running(self, tokens: dict[int, int], chunk: int) -> tuple[int, bool]:
-        budget, index, preempted = self.flags.max_num_batched_tokens, 0, False
-        while index < len(self.running) and budget:
-            request = self.running[index]
-            count = 0 if request.complete else min(request.rest, chunk, budget)
+        flags, kv, running = self.flags, self._kv, self.running
+        budget, index, preempted = flags.max_num_batched_tokens, 0, False
+        block_tokens, names_blocks = flags.block_tokens, flags.prefix_caching
+        while index < len(running) and budget:
+            request = running[index]
+            sampled = request.sampled
+            count = 0 if sampled >= request.output_tokens else request.prompt_tokens + sampled - request.computed
+            if count > 1:
+                count = min(count, chunk, budget)
             if not count:
                 index += 1
                 continue
-            while self._missing(request, count) > self._kv.free:
-                victim = max(self.running, key=_urgency) if self.flags.priority_scheduling else self.running[-1]
-                position = self.running.index(victim)
+            missing = -(-(request.computed + count) // block_tokens) - len(request.blocks)
+            while missing > 0 and missing > kv.free:
+                victim = max(running, key=_urgency) if flags.priority_scheduling else running[-1]
+                position = running.index(victim)
                 index -= position < index
                 budget += tokens.pop(victim.id, 0)
                 self._preempt(position)
                 preempted = True
                 if victim is request:
                     return budget, preempted
-            self._allocate(request, count)
+            if missing > 0 or names_blocks:
+                self._allocate(request, count)
             tokens[request.id] = count
             budget -= count
             index += 1
         return budget, preempted
 
     def _admit(self, tokens: dict[int, int], chunk: int, budget: int) -> None:
-        flags = self.flags
-        active_max = flags.max_num_seqs if flags.max_num_active_seqs is None else flags.max_num_active_seqs
-        skipped = 0
-        while budget and skipped < len(self.waiting) and len(self.running) < active_max:
+        flags, skipped = self.flags, 0
+        while budget and skipped < len(self.waiting) and len(self.running) < self._active_max:
             request = self.waiting[skipped]
             if request.stale:  # its output from before the preemption has yet to come back
                 skipped += 1
                 continue
             found = self._kv.find(self._hashes(request)) if flags.prefix_caching else []
             watermark = int(flags.watermark * flags.kv_blocks) if self.running else 0
-            missing = ceil(request.known_tokens / flags.block_tokens) - len(found)
+            missing = -(-request.known_tokens // flags.block_tokens) - len(found)
             if missing + sum(not block.references for block in found) + watermark > self._kv.free:
                 break
             self._kv.hold(found)
@@ -138,25 +197,27 @@ class VirtualEngine:
             self.running.append(self.waiting.pop(skipped))
 
     def _step(self, tokens: dict[int, int]) -> Step:
-        duration_s = self.step_time.base_s if tokens else 0.0
-        first_tokens, ended = [], []
+        first_tokens, ended, attended, requests = [], [], 0, self._requests
         for request_id, count in tokens.items():
-            request = self._requests[request_id]
-            duration_s += self.step_time.chunk_s(count, request.computed)
+            request = requests[request_id]
+            attended += count * (2 * request.computed + count)
             request.computed += count
             request.in_flight += 1
-            if request.rest:
+            sampled = request.sampled
+            if request.prompt_tokens + sampled != request.computed:
                 continue
-            if not request.sampled:
-                first_tokens.append(request.id)
-            request.sampled += 1
-            if request.complete:
-                ended.append(request.id)
+            if not sampled:
+                first_tokens.append(request_id)
+            request.sampled = sampled + 1
+            if sampled + 1 >= request.output_tokens:
+                ended.append(request_id)
+        duration_s = self.step_time.step_s(sum(tokens.values()), attended) if tokens else 0.0
         return Step(tokens, duration_s, tuple(first_tokens), tuple(ended))
 
     def _preempt(self, position: int) -> None:
         request = self.running.pop(position)
         self._free(request)
+        request.lost_tokens += request.computed
         request.computed = 0
         request.stale = request.in_flight
         request.preemptions += 1
@@ -166,7 +227,7 @@ class VirtualEngine:
             self.waiting.insert(0, request)
 
     def _missing(self, request: EngineRequest, count: int) -> int:
-        return ceil((request.computed + count) / self.flags.block_tokens) - len(request.blocks)
+        return -(-(request.computed + count) // self.flags.block_tokens) - len(request.blocks)
 
     def _allocate(self, request: EngineRequest, count: int) -> None:
         request.blocks += self._kv.take(max(0, self._missing(request, count)))

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from heapq import heappop, heappush
 
-from bench.simulation.posts import Caller, Engine, Fate, Part, Post
+from bench.simulation.posts import Caller, Engine, Fate, Part, Post, Run
 from bench.simulation.steps import EngineRequest, Step
 from gateway.core.admission import Admission
 from gateway.core.plan import LongPrefillMode, Plan
@@ -126,7 +126,8 @@ class VirtualPool:
     def _place(self, fate: Fate, event: Dispatched) -> None:
         """Send a request, or ask whether the engine would take it before any slice of it goes."""
         post, ticket = self.posts[event.engine], fate.ticket
-        fate.waited_s, fate.engine, fate.priority = event.waited_s, event.engine, event.priority
+        fate.waited_s, fate.engine = event.waited_s, event.engine
+        fate.priority = event.priority if fate.caller.priority is None else fate.caller.priority
         post.begin(ticket)
         if not event.divided:
             self._send(post, Part(fate, self._request(fate, None, ticket.id), None))
@@ -177,14 +178,16 @@ class VirtualPool:
     def _reach(self, post: Post, epoch: int, part: Part) -> None:
         """The request reaches the engine, where it has not been given up on the way."""
         if epoch == post.epoch and part.request.id in post.parts:
+            self._interrupt(post)
             post.unseen.append(part)
             post.engine.add(part.request)
             self.at(self.now - START, partial(self._work, post, epoch), rank=4)
 
     def _take_back(self, post: Post, ticket: Ticket) -> None:
         """Abort what is at the engine of this ticket; it works on it until the steps in flight end."""
+        self._interrupt(post)
         for part in [part for part in post.parts.values() if part.fate.ticket is ticket]:
-            del post.parts[part.request.id]
+            post.let_go(part.request.id)
             post.aborts.append(part.request.id)
         if not post.in_flight:
             post.cross_border()
@@ -194,9 +197,13 @@ class VirtualPool:
 
     def _work(self, post: Post, epoch: int) -> None:
         """Schedule steps while the engine has work and room for a batch in flight."""
-        while epoch == post.epoch and len(post.in_flight) < post.batches_in_flight and post.engine.busy:
+        while epoch == post.epoch and post.has_room and post.engine.busy:
             if not post.in_flight:
                 post.cross_border()
+            if steps := post.may_run():
+                run = post.begin_run(self.now, steps)
+                self.at(run.over_at - START, partial(self._end_run, post, run), rank=0)
+                break
             step = post.engine.schedule()
             if not step.tokens:
                 break
@@ -204,15 +211,29 @@ class VirtualPool:
             ends_at = max(self.now, post.free_at) + step.duration_s
             post.see(step)
             post.in_flight.append((step, ends_at))
-            self.at(ends_at - START, partial(self._end_step, post, post.epoch), rank=0)
+            self.at(ends_at - START, partial(self._end_step, post, post.epoch, ends_at), rank=0)
 
-    def _end_step(self, post: Post, epoch: int) -> None:
-        if epoch != post.epoch:
+    def _end_run(self, post: Post, run: Run) -> None:
+        if post.run is run:
+            self._interrupt(post)
+
+    def _interrupt(self, post: Post) -> None:
+        """Look at an engine's steps one by one again."""
+        if post.run is None:
             return
+        self.steps += post.end_run(self.now)
+        for _, ends_at in post.in_flight:
+            self.at(ends_at - START, partial(self._end_step, post, post.epoch, ends_at), rank=0)
+        self.at(self.now - START, partial(self._work, post, post.epoch), rank=4)
+
+    def _end_step(self, post: Post, epoch: int, ends_at: float) -> None:
+        if epoch != post.epoch or not post.in_flight or post.in_flight[0][1] != ends_at:
+            return  # lost with its process, or taken into a run
         step, _ = post.in_flight.popleft()
         post.cross_border()
         post.engine.end(step)
-        self._later(partial(self._hear, post, epoch, step))
+        if step.first_tokens or step.ended:
+            self._later(partial(self._hear, post, epoch, step))
         self.at(self.now - START, partial(self._work, post, epoch), rank=4)
 
     def _hear(self, post: Post, epoch: int, step: Step) -> None:
@@ -224,7 +245,7 @@ class VirtualPool:
             if part is not None and part.prefix_tokens is None:
                 self._follow(self.admission.first_token(part.fate.ticket, self.now))
         for request_id in step.ended:
-            part = post.parts.pop(request_id, None)
+            part = post.let_go(request_id)
             if part is None:
                 continue
             if part.prefix_tokens is None:

@@ -112,7 +112,7 @@ def _as_asked(engine: Engine, home: Home, port: int, flags: EngineFlags) -> Engi
 
 def _how_to_end(engine: Engine) -> str:
     if engine.owner_pid is not None and running.process_lives(engine.owner_pid):
-        return f"end the `make run` that it belongs to (pid {engine.owner_pid}) first"
+        return f"end the test run that it belongs to (pid {engine.owner_pid}) first"
     return "stop it first (`make engine-stop`)"
 
 

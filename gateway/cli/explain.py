@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _EXAMPLE = """\
 examples:
-  gateway explain req-0123456789abcdef          the id is in x-request-id of every answer, and in the log
+  gateway explain req-0123456789abcdef          the id is x-request-id of an answer, and in the log
   gateway explain req-0123456789abcdef --json   the same as JSON
 """
 _COUNTED = {

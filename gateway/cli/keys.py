@@ -29,7 +29,9 @@ The first adds the entry to keys.yaml, and makes the file where there is none. W
 
 
 def register(commands: Commands) -> None:
-    parser = commands.add_parser("keys", help="make API keys")
+    parser = commands.add_parser(
+        "keys", help="make API keys", epilog=_EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     actions = parser.add_subparsers(required=True, metavar="ACTION")
     new = actions.add_parser(
         "new",

@@ -33,15 +33,20 @@ def register(commands: Commands) -> None:
     )
     parser.set_defaults(run=_list)
     actions = parser.add_subparsers(metavar="ACTION")
-    actions.add_parser("list", help="names, and what each is for").set_defaults(run=_list)
-    show = actions.add_parser("show", help="print one policy")
+    _action(actions, "list", "names, and what each is for").set_defaults(run=_list)
+    show = _action(actions, "show", "print one policy")
     show.add_argument("name", metavar="NAME")
     show.set_defaults(run=_show)
-    diff = actions.add_parser("diff", help="print in what two policies differ, defaults included")
+    diff = _action(actions, "diff", "print in what two policies differ, defaults included")
     diff.add_argument("one", metavar="NAME_OR_FILE")
     diff.add_argument("other", metavar="NAME_OR_FILE")
     diff.set_defaults(run=_diff)
-    actions.add_parser("schema", help="print the JSON Schema of policy files").set_defaults(run=_schema)
+    _action(actions, "schema", "print the JSON Schema of policy files").set_defaults(run=_schema)
+
+
+def _action(actions: Commands, name: str, does: str) -> argparse.ArgumentParser:
+    """All actions show the examples of all: each of them is one line."""
+    return actions.add_parser(name, help=does, epilog=_EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter)
 
 
 def _list(_: argparse.Namespace) -> int:

@@ -40,7 +40,12 @@ def register(commands: Commands) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     actions = parser.add_subparsers(required=True, metavar="ACTION")
-    report = actions.add_parser("report", help="what would change, per class, with sample sizes")
+    report = actions.add_parser(
+        "report",
+        help="what would change, per class, with sample sizes",
+        epilog=_EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     ops_client.add_url(report)
     report.add_argument("--json", action="store_true", help="print the numbers")
     report.set_defaults(run=_report)
@@ -51,7 +56,7 @@ def _report(options: argparse.Namespace) -> int:
 
 
 def _ask(url: str, *, as_json: bool) -> int:
-    state = ops_client.get(url, "/api/state")[1]
+    state = ops_client.state(url)
     shadow = state["shadow"]
     if as_json:
         print(json.dumps(shadow, indent=2))

@@ -54,7 +54,7 @@ def _show(url: str, *, watch: bool) -> int:
 
 
 def _shown(url: str) -> str:
-    return render(ops_client.get(url, "/api/state")[1])
+    return render(ops_client.state(url, promises=False))
 
 
 def render(state: dict[str, Any]) -> str:

@@ -134,7 +134,7 @@ class Admission:
         events: list[Event] = []
         if ticket.state is WAITING:
             waited_s = now - ticket.offered_at
-            self._leave_line(ticket, now)
+            self._leave_line(ticket, now, moved=True)
         else:
             if ticket.needs[0] and self._has_slice_at_engine(ticket):
                 events.append(SliceEnded(ticket, SliceResult.CANCELLED))
@@ -272,8 +272,7 @@ class Admission:
             return self._refusals.draining(ticket)
         if not self._fleet.may_serve(ticket.assignment):
             return no_engine()
-        early = self._plan.early_rejection
-        return None if early is None else self._early.at_arrival(ticket, early.confidence, now)
+        return self._early.at_arrival(ticket, self._plan, now)
 
     def _seat(self, ticket: Ticket, now: float, events: list[Event]) -> None:
         """Settle a ticket that waits now: within its class's bounds and its own limit, or not at all."""
@@ -298,7 +297,7 @@ class Admission:
 
     def _refuse(self, ticket: Ticket, refusal: Refusal, now: float, outcome: Outcome = Outcome.REFUSED) -> Event:
         if ticket in self._waiting:
-            self._leave_line(ticket, now)
+            self._leave_line(ticket, now, moved=False)
         ticket.state = ENDED
         self._tenants.forget_if_idle(ticket.tenant)
         self._repeats.refused(ticket.assignment, now)
@@ -306,9 +305,9 @@ class Admission:
         retry_s = self._refusals.retry_after_s(ticket, now) if refusal.retry_after_s is None else refusal.retry_after_s
         return Refused(ticket, replace(refusal, waited_s=waited_s, retry_after_s=retry_s), waited_s, outcome)
 
-    def _leave_line(self, ticket: Ticket, now: float) -> None:
+    def _leave_line(self, ticket: Ticket, now: float, *, moved: bool) -> None:
         self._lanes[ticket.assignment.length_class].remove(ticket)
-        self._waiting.leave(ticket, now, served=False)
+        self._waiting.leave(ticket, now, served=False, moved=moved)
 
     # ── to and from engines ──
 
@@ -351,7 +350,7 @@ class Admission:
     def _send(self, ticket: Ticket, engine: Engine, now: float, events: list[Event]) -> None:
         assignment, tenant = ticket.assignment, ticket.tenant
         self._lanes[assignment.length_class].serve(ticket)
-        self._waiting.leave(ticket, now, served=True)
+        self._waiting.leave(ticket, now, served=True, moved=True)
         self._fleet.take(ticket, engine, now)
         ticket.state, ticket.engine, ticket.dispatched_at = RUNNING, engine.name, now
         self._running[ticket.id] = ticket

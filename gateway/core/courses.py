@@ -158,14 +158,14 @@ class Courses:
         if course is not None and course.found_cached and not course.is_whole:
             self.trust.kept()
 
-    def recallable(self, model: StepModel, now: float) -> Ticket | None:
+    def recallable(self, model: StepModel, now: float, cache: Cache) -> Ticket | None:
         """Return the request that a short one may put aside now, or None."""
         course = self._at_engine
         if course is None or course.plan.mode is not LongPrefillMode.RECALLED or course.is_whole:
             return None
         if now < course.keeps_until or course.recalls >= course.plan.recalls_max:
             return None
-        if course.hold_s(model, self._step_tokens, now) <= 0.0:
+        if course.hold_s(model, self._step_tokens, now) <= 0.0 or _fills(course, cache):
             return None  # it would come back at once
         left_s = course.sent_at + model.part_s(course.done_tokens, course.prompt_tokens, self._step_tokens) - now
         if abs(left_s) <= course.plan.slice_s:
@@ -229,10 +229,9 @@ class Courses:
         Beside it there is no room for the shorts that it would be held for; or what others have left there since it
         was put aside, which outlives it, fills what neither they nor it need, so that it would soon be lost.
         """
-        reserve = course.ticket.needs[3]
-        if cache.tokens - reserve < cache.short_tokens:
+        if _fills(course, cache):
             return True
-        room_tokens = cache.tokens - cache.reserved_tokens + reserve - course.done_tokens
+        room_tokens = cache.tokens - cache.reserved_tokens + course.ticket.needs[3] - course.done_tokens
         return course.done_tokens > 0 and self._freed_tokens - course.freed_tokens >= room_tokens
 
     def _put_aside(self, course: Course, now: float) -> None:
@@ -264,3 +263,8 @@ class Courses:
         if self._disturbed or not model.fitted or anew_s < _TELLING_RATIO * part_s:
             return None
         return now - course.sent_at <= part_s + _LOST_SHARE * (anew_s - part_s)
+
+
+def _fills(course: Course, cache: Cache) -> bool:
+    """Tell whether the course leaves the shorts that it would be put aside for no room in the cache."""
+    return cache.tokens - course.ticket.needs[3] < cache.short_tokens

@@ -215,12 +215,7 @@ class Engine:
         """Send the next part that may go, and note when the one after it may; none to an engine that has no room."""
         if self.paused_until is not None:
             return None
-        reserved_tokens, short_tokens = (
-            self.ledger.kv_tokens,
-            self._plan.admission.short_prefill_tokens_max,
-        )
-        cache = Cache(self.ledger.cap(Budget.KV_TOKENS), reserved_tokens, short_tokens or 0)
-        course = self.courses.next_part(self.fit.model, now, shorts_wait=shorts_wait, cache=cache)
+        course = self.courses.next_part(self.fit.model, now, shorts_wait=shorts_wait, cache=self._cache())
         if course is not None and course.at_request:
             self._expect_first_token(course.ticket, self.courses.rest_s(course.ticket, self.fit.model), now)
         changes_at = self.courses.changes_at(self.fit.model, now)
@@ -232,11 +227,15 @@ class Engine:
 
     def _recall(self, now: float) -> Ticket | None:
         """Take back the request that makes way for a short, where there is one that may."""
-        ticket = self.courses.recallable(self.fit.model, now)
+        ticket = self.courses.recallable(self.fit.model, now, self._cache())
         if ticket is not None:
             self._due.discard(ticket)
             self.courses.recalled(ticket, self.fit.model, now)
         return ticket
+
+    def _cache(self) -> Cache:
+        short_tokens = self._plan.admission.short_prefill_tokens_max or 0
+        return Cache(self.ledger.cap(Budget.KV_TOKENS), self.ledger.kv_tokens, short_tokens)
 
     def slice_ended(self, ticket: Ticket, now: float, *, computed: bool, cached_tokens: int | None) -> bool:
         """Take in the end of a slice; False where it failed, or found no cache. One alone teaches its time."""

@@ -9,19 +9,22 @@ from collections.abc import Iterator
 from math import inf
 
 from gateway.core.plan import AdmissionKind, ClassPlan, Plan
+from gateway.core.share import Backlog
 
 
 class Tenant:
     """class_plan: by the plan in force, or the last one that had the class; running_max: by that.
 
+    backlogs: what waits of it, shorts and longs.
     is_set_aside: the lanes pass it over, because it runs as much as it may.
     """
 
-    __slots__ = ("class_plan", "is_set_aside", "name", "queued", "running", "running_max")
+    __slots__ = ("backlogs", "class_plan", "is_set_aside", "name", "queued", "running", "running_max")
 
     def __init__(self, class_plan: ClassPlan, name: str) -> None:
         self.class_plan = class_plan
         self.name = name
+        self.backlogs = (Backlog(), Backlog())
         self.queued = 0
         self.running = 0
         self.running_max = inf

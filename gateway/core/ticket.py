@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from gateway.core.plan import ClassPlan, Plan
-from gateway.core.share import Share
+from gateway.core.share import Backlog, Share
 from gateway.core.tenants import Tenant
 from gateway.core.types import FallbackReason, LengthClass, Outcome, Refusal
 
@@ -55,12 +55,23 @@ Needs = tuple[int, int, int, int]
 """What a request takes of its length class's budgets: (1 for a long and 0 for a short, prefill, sequences, KV)."""
 
 
+class Forecast(NamedTuple):
+    """What was expected of a ticket's line at its offer: work a second; moved_s: what had left the line by then."""
+
+    work_per_s: float
+    moved_s: float
+
+    def ratio(self, waited_s: float, moved_s: float, cost_s: float) -> float:
+        """Return how much longer work took than was expected; cost_s: so much of it counts at least."""
+        return waited_s * self.work_per_s / max(moved_s - self.moved_s, cost_s)
+
+
 @dataclass(eq=False, slots=True)
 class Ticket:
     """One request inside admission, from offer to its single end. Changed by Admission alone.
 
     deadline: of the wait, seconds since the epoch. cost_s: predicted engine seconds, what fair queueing charges.
-    prefill_s: its own prefill as predicted at dispatch, seconds. predicted_wait_s: at offer; None: no prediction.
+    prefill_s: its own prefill as predicted at dispatch, seconds. forecast: at offer; None: none was made.
     beside_long: dispatched while the engine had a long prompt in prefill. is_repeat: of a request that was refused.
     """
 
@@ -76,11 +87,16 @@ class Ticket:
     engine: str | None = None
     dispatched_at: float | None = None
     first_token_at: float | None = None
-    predicted_wait_s: float | None = None
+    forecast: Forecast | None = None
     prefill_s: float = 0.0
     beside_long: bool = False
     is_repeat: bool = False
     requeues: int = 0
+
+    @property
+    def backlog(self) -> Backlog:
+        """What waits of the ticket's tenant in its length class."""
+        return self.tenant.backlogs[self.needs[0]]
 
 
 class TicketState(StrEnum):

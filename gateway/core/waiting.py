@@ -40,27 +40,26 @@ class Waiting:
 
     def join(self, ticket: Ticket, now: float) -> None:
         assignment, share = ticket.assignment, ticket.share
-        share.drain.advance(now, backlogged=share.requests > 0)
-        share.requests += 1
+        share.join(ticket.cost_s, ticket.deadline, now)
+        ticket.backlog.join(ticket.cost_s, ticket.deadline, now)
         share.prompt_tokens += assignment.prompt_tokens
         share.body_bytes += assignment.body_bytes
-        share.work_s += ticket.cost_s
         ticket.tenant.queued += 1
         self._deadlines.push(ticket, ticket.deadline)
 
-    def leave(self, ticket: Ticket, now: float, *, served: bool) -> None:
-        """Take the ticket out; `served`: it goes to an engine, which is what the drain rate measures."""
-        assignment, share = ticket.assignment, ticket.share
-        share.drain.advance(now, backlogged=True)
-        if served and ticket.offered_at < now:
-            share.drain.served(ticket.cost_s)
-        if ticket.predicted_wait_s and (served or ticket.deadline <= now):
-            share.ratios.add((now - ticket.offered_at) / ticket.predicted_wait_s)
-        share.requests -= 1
+    def leave(self, ticket: Ticket, now: float, *, served: bool, moved: bool) -> None:
+        """Take the ticket out. served: it goes to an engine, which is what the drain rate measures.
+
+        moved: false where it was refused or expired.
+        """
+        assignment, share, cost_s = ticket.assignment, ticket.share, ticket.cost_s
+        drained = served and ticket.offered_at < now
+        if ticket.forecast is not None and (served or ticket.deadline <= now) and not ticket.requeues:
+            share.ratios.add(ticket.forecast.ratio(now - ticket.offered_at, ticket.backlog.moved_s, cost_s))
+        for backlog in (share, ticket.backlog):
+            backlog.leave(cost_s, now, served=drained, moved=moved)
         share.prompt_tokens -= assignment.prompt_tokens
         share.body_bytes -= assignment.body_bytes
-        # Sums of seconds drift by rounding; an empty line is exactly nothing.
-        share.work_s = share.work_s - ticket.cost_s if share.requests else 0.0
         ticket.tenant.queued -= 1
         self._deadlines.discard(ticket)
 

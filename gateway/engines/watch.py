@@ -30,6 +30,7 @@ CARDS_INTERVAL_S = 30.0
 PROOF_ATTEMPTS_MAX = 3
 CRASH_PAUSE_S = 5.0
 DOWN_TOLD_EVERY_S = 60.0
+_NOTHING_SAID = frozenset({429, 502, 503, 504})  # by an engine that is full, or by whoever stands before it
 
 
 @dataclass(slots=True)
@@ -287,7 +288,10 @@ class EngineWatch:
                 )
             except (EngineUnreachable, EngineSilent):
                 return False
-            self.known.judges_rank = rank.is_refused_alone(answer.body)
+            judges_rank = rank.is_refused_alone(answer.body)
+            if not judges_rank and answer.status in _NOTHING_SAID:
+                return False
+            self.known.judges_rank = judges_rank
         return self.known.judges_rank
 
     async def _complete(self, body: dict[str, Any], priority: int | None) -> bool:

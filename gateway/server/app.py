@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import gc
+import os
 import signal
 import sys
 from collections.abc import Mapping
@@ -60,9 +61,12 @@ _FAULTS_OF_THE_PORT = frozenset({errno.EADDRINUSE, errno.EACCES})
 class CannotListen(Exception):  # noqa: N818 - the state that it names
     """A port or an address cannot be had. setting: the one that names it, by its key path."""
 
-    def __init__(self, section: str, cause: OSError) -> None:
+    def __init__(self, section: str, place: Listen | Ops, cause: OSError) -> None:
         self.setting = f"{section}.{'port' if cause.errno in _FAULTS_OF_THE_PORT else 'host'}"
-        self.problem = cause.strerror or str(cause)
+        # The event loop's own words hold a tuple; a resolver's numbers are below 0, and only it has words for them.
+        number = cause.errno or 0
+        words = os.strerror(number) if number > 0 else cause.strerror or str(cause)
+        self.problem = f"{place.host}:{place.port}: {words}"
         super().__init__(f"{self.setting}: {self.problem}")
 
 
@@ -178,8 +182,7 @@ class Gateway:
 
     async def end(self, cut_now: asyncio.Event) -> bool:
         """Drain as the contract's "Ending" says; True where every request ended by itself. `cut_now` ends the wait."""
-        self._draining.stop()
-        return await self._draining.end(self._front, cut_now)
+        return await self._draining.end_for_good(self._front, cut_now)
 
     def reload_soon(self) -> None:
         self._reload.soon()
@@ -267,5 +270,5 @@ async def _listen(runner: web.BaseRunner, section: str, place: Listen | Ops) -> 
     try:
         await site.start()
     except OSError as error:
-        raise CannotListen(section, error) from error
+        raise CannotListen(section, place, error) from error
     return site.port

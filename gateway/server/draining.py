@@ -27,6 +27,7 @@ class Draining:
         self._rooms = rooms
         self._settings = settings
         self._running: asyncio.Task[bool] | None = None
+        self._is_for_good = False
 
     def begin(self, front: Front) -> None:
         """Drain and go on living; nothing where that is under way or done."""
@@ -35,7 +36,9 @@ class Draining:
             self._running = spawn(self.end(front, asyncio.Event()), name="drain")
 
     def undo(self) -> None:
-        """Serve again. What was refused or cut stays so."""
+        """Serve again. What was refused or cut stays so, and an end of the process is not taken back."""
+        if self._is_for_good:
+            return
         self.stop()
         if not self._rooms.ending.is_serving:
             self._rooms.ending.stage = Stage.SERVING
@@ -47,6 +50,12 @@ class Draining:
         if self._running is not None:
             self._running.cancel()
             self._running = None
+
+    async def end_for_good(self, front: Front, cut_now: asyncio.Event) -> bool:
+        """Drain before the process ends."""
+        self.stop()
+        self._is_for_good = True
+        return await self.end(front, cut_now)
 
     async def end(self, front: Front, cut_now: asyncio.Event) -> bool:
         """Drain; True where every request ended by itself. `cut_now` ends the wait."""

@@ -22,13 +22,17 @@ from gateway.server.rooms import Rooms
 from gateway.server.state import is_ready, pools_not_ready, state
 from gateway.wire.targets import origin_form
 
-_PAGE = resources.files("gateway.server.page").joinpath("index.html").read_bytes()
 EXPLAIN = "/api/explain/"
+_PAGE_FILES = {
+    "/": ("index.html", "text/html; charset=utf-8"),
+    "/page.css": ("page.css", "text/css; charset=utf-8"),
+    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
+    "/rows.js": ("rows.js", "text/javascript; charset=utf-8"),
+}
 _PAGE_HEADERS = {
-    "Content-Type": "text/html; charset=utf-8",
     "Cache-Control": "no-cache",
     "X-Content-Type-Options": "nosniff",
-    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+    "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; img-src data:; "
     "connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
 }
 
@@ -47,7 +51,7 @@ class Ops:
     def __init__(self, rooms: Rooms, acts: OpsActs) -> None:
         self._rooms = rooms
         self._routes: dict[str, tuple[str, Callable[[web.BaseRequest], Awaitable[Answer]]]] = {
-            "/": ("GET", self._page),
+            **{path: ("GET", _page(*file)) for path, file in _PAGE_FILES.items()},
             "/metrics": ("GET", self._metrics),
             "/healthz": ("GET", self._healthz),
             "/readyz": ("GET", self._readyz),
@@ -77,9 +81,6 @@ class Ops:
             return problem(405, f"This page is there for {method} alone.", f"Use {method}", headers={"Allow": method})
         return await act(request)
 
-    async def _page(self, _request: web.BaseRequest) -> Answer:
-        return Answer(200, _PAGE_HEADERS, _PAGE)
-
     async def _metrics(self, _request: web.BaseRequest) -> Answer:
         return Answer(200, {"Content-Type": CONTENT_TYPE}, self._rooms.observer.exposition())
 
@@ -99,8 +100,23 @@ class Ops:
         if found is not None:
             return json_answer(found)
         message = "No request of this id is among those that are kept."
-        fix = f"Look in the log: kept are the last {SENT_KEPT} that an engine got and {REFUSED_KEPT} that none got"
+        kept = f"the last {SENT_KEPT} generations that an engine got and {REFUSED_KEPT} that none got"
+        fix = f"Look in the log: kept are {kept}"
         return problem(404, message, fix)
 
-    async def _state(self, _request: web.BaseRequest) -> Answer:
-        return json_answer(state(self._rooms))
+    async def _state(self, request: web.BaseRequest) -> Answer:
+        return json_answer(state(self._rooms, promises=request.query.get("promises") != "off"))
+
+
+def _page(name: str, content_type: str) -> Callable[[web.BaseRequest], Awaitable[Answer]]:
+    """Return the handler of one of the page's files, read once."""
+    answer = Answer(
+        200,
+        {"Content-Type": content_type, **_PAGE_HEADERS},
+        resources.files("gateway.server.page").joinpath(name).read_bytes(),
+    )
+
+    async def page(_request: web.BaseRequest) -> Answer:
+        return answer
+
+    return page

@@ -102,14 +102,22 @@ class OpsActs:
             if self._place.is_loopback:
                 return None
             return problem(403, "This route is off: ops listens beyond loopback.", "Set ops.token_file")
-        token = (await asyncio.to_thread(self._place.token_file.read_bytes)).strip()
-        if len(token) < TOKEN_CHARS_MIN:
-            return problem(403, "This route is off: the token is short.", f"Use {TOKEN_CHARS_MIN} characters or more")
-        scheme, _, given = request.headers.get("Authorization", "").partition(" ")
-        presented = given.strip().encode("utf-8", "surrogateescape")
-        if scheme.lower() == "bearer" and hmac.compare_digest(presented, token):
-            return None
-        return problem(401, "This route wants the ops token.", "Send it as 'Authorization: Bearer TOKEN'")
+        try:
+            token = (await asyncio.to_thread(self._place.token_file.read_bytes)).strip()
+        except OSError as error:
+            why = f"This route is off: the token cannot be read ({error.strerror})."
+            return problem(403, why, "Mend ops.token_file")
+        return _why_not_with(token, request)
+
+
+def _why_not_with(token: bytes, request: web.BaseRequest) -> Answer | None:
+    if len(token) < TOKEN_CHARS_MIN:
+        return problem(403, "This route is off: the token is short.", f"Use {TOKEN_CHARS_MIN} characters or more")
+    scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+    presented = given.strip().encode("utf-8", "surrogateescape")
+    if scheme.lower() == "bearer" and hmac.compare_digest(presented, token):
+        return None
+    return problem(401, "This route wants the ops token.", "Send it as 'Authorization: Bearer TOKEN'")
 
 
 def _is_from_another_page(request: web.BaseRequest, *, loopback_only: bool) -> bool:
@@ -120,7 +128,15 @@ def _is_from_another_page(request: web.BaseRequest, *, loopback_only: bool) -> b
     if request.headers.get("Sec-Fetch-Site", "none") not in {"none", "same-origin"}:
         return True
     origin = request.headers.get("Origin")
-    return origin is not None and urlsplit(origin).netloc.lower() != host.lower()
+    return origin is not None and _place_of(origin) != host.lower()
+
+
+def _place_of(origin: str) -> str | None:
+    """Return the host and port of an origin; None where it is no address."""
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return None
 
 
 def _is_loopback(host: str) -> bool:

@@ -6,7 +6,6 @@ Owns its reading. A fault names what to write instead.
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,6 +42,6 @@ def _weights(stated: Any) -> dict[str, float]:
         raise CannotShift("weights names no engine.", _FIX)
     for engine, weight in stated.items():
         is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
-        if not is_number or not math.isfinite(weight) or not 0 <= weight <= WEIGHT_MAX:
+        if not is_number or not 0 <= weight <= WEIGHT_MAX:  # nor is NaN in between
             raise CannotShift(f"The weight of {engine} is no number from 0 to {WEIGHT_MAX}.", "0 drains an engine")
     return {engine: float(weight) for engine, weight in stated.items()}

@@ -51,8 +51,11 @@ def is_ready(rooms: Rooms) -> bool:
     return rooms.ending.is_serving and len(pools_not_ready(rooms)) < len(list(rooms.pools))
 
 
-def state(rooms: Rooms) -> dict[str, Any]:
-    """Return the whole state. Times are seconds, ages as of now."""
+def state(rooms: Rooms, *, promises: bool = True) -> dict[str, Any]:
+    """Return the whole state. Times are seconds, ages as of now.
+
+    promises: with what the plan promises of every line on every engine, which is most of the work and of the bytes.
+    """
     now = rooms.clock.now()
     return {
         "version": RELEASE,
@@ -63,11 +66,11 @@ def state(rooms: Rooms) -> dict[str, Any]:
         "policy": {"name": rooms.plan.name, "sha256": rooms.plan.sha256},
         "shadow": rooms.shadows.state(now),
         "totals": rooms.observer.totals(),
-        "pools": {name: _pool(rooms, name, gate, now) for name, gate in rooms.gates.items()},
+        "pools": {name: _pool(rooms, name, gate, now, promises=promises) for name, gate in rooms.gates.items()},
     }
 
 
-def _pool(rooms: Rooms, name: str, gate: Gate, now: float) -> dict[str, Any]:
+def _pool(rooms: Rooms, name: str, gate: Gate, now: float, *, promises: bool) -> dict[str, Any]:
     snapshot, models = gate.snapshot(), gate.step_models()
     return {
         "length_class": next((pool.length_class for pool in rooms.pools if pool.name == name), None),
@@ -85,7 +88,11 @@ def _pool(rooms: Rooms, name: str, gate: Gate, now: float) -> dict[str, Any]:
             }
             for (service_class, length), line in snapshot.lines.items()
         ],
-        "engines": {each: _engine(rooms, each, engine, models[each], now) for each, engine in snapshot.engines.items()},
+        "engines": {
+            each: _engine(rooms, each, engine, now)
+            | ({"guarantee": _guarantee(rooms, rooms.watches[each], models[each])} if promises else {})
+            for each, engine in snapshot.engines.items()
+        },
     }
 
 
@@ -107,7 +114,7 @@ def _guarantee(rooms: Rooms, watch: EngineWatch, model: StepModel) -> dict[str, 
     return None if promised is None else asdict(promised)
 
 
-def _engine(rooms: Rooms, name: str, ledger: EngineSnapshot, model: StepModel, now: float) -> dict[str, Any]:
+def _engine(rooms: Rooms, name: str, ledger: EngineSnapshot, now: float) -> dict[str, Any]:
     watch = rooms.watches[name]
     said = reading(watch, now)
     return {
@@ -118,7 +125,6 @@ def _engine(rooms: Rooms, name: str, ledger: EngineSnapshot, model: StepModel, n
         "version": watch.known.version,
         "priority_effective": said.priority_effective,
         "budgets": dict(ledger.budgets),
-        "guarantee": _guarantee(rooms, watch, model),
         "used": {
             "long_prefills": ledger.long_prefills,
             "prefill_tokens": {length.value: tokens for length, tokens in ledger.prefill_tokens.items()},

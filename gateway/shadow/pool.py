@@ -53,6 +53,7 @@ class PoolShadow:
         self._due: list[tuple[float, int, Callable[[float], Sequence[Event]]]] = []
         self._dues = self._ages = 0
         self._youngest_sent = self._youngest_sent_in_shadow = 0
+        self._first_judged_id: float = inf
         self._typical: defaultdict[Line, Typical] = defaultdict(Typical)
         self.older = older
         self.assumed = self.left = self.unfollowed = 0
@@ -88,6 +89,7 @@ class PoolShadow:
             case Dispatched(waited_s=waited_s):
                 passed = self._youngest_sent > pair.age
                 self._youngest_sent = max(self._youngest_sent, pair.age)
+                pair.sent_at = now  # also where one engine sent it back and another took it in the same call
                 if pair.real is None:
                     self._decided(pair, real=Fate(None, waited_s, passed))
             case Queued():
@@ -178,9 +180,11 @@ class PoolShadow:
         ticket = event.ticket
         by_shadow = self._judged.pop(id(ticket.assignment), None)
         if by_shadow is None:
-            if self.older and isinstance(event, Finished | Refused):
+            # Who was judged and is not followed is younger than the shadow.
+            if self.older and ticket.id < self._first_judged_id and isinstance(event, Finished | Refused):
                 self.older -= 1
             return None
+        self._first_judged_id = min(self._first_judged_id, ticket.id)
         pair = self._new_pair(Line(ticket.assignment.service_class, ticket.assignment.length_class))
         if pair is not None:
             self._pairs[ticket.id] = pair

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from string import ascii_lowercase
 from typing import Any
 
 import yaml
@@ -142,10 +143,15 @@ def write_configuration(
     return path
 
 
+def engine_name(index: int) -> str:
+    """Return a to z, then e26 and on."""
+    return ascii_lowercase[index] if index < len(ascii_lowercase) else f"e{index}"
+
+
 def settings_for(folder: Path, *engines: ScriptedEngine | str, **sections: Any) -> Settings:
     """Return settings for engines (or their URLs), named a, b, …, read from a file as `gateway serve` reads them."""
     urls = {
-        chr(ord("a") + index): engine if isinstance(engine, str) else engine.url for index, engine in enumerate(engines)
+        engine_name(index): engine if isinstance(engine, str) else engine.url for index, engine in enumerate(engines)
     }
     key_models = sections.pop("key_models", None)
     return load(write_configuration(folder, settings_text(urls, **sections), key_models))

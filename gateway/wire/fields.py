@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gateway.core.types import Reason, Refusal
+from gateway.wire.json_flaws import INT64_MAX
 
 # The engine would obey these: its order and its placement are the gateway's to decide, and its ids too.
 CONTROL_MEMBERS = frozenset({"priority", "request_id", "data_parallel_rank", "session_id"})
@@ -61,6 +62,8 @@ def read_int(members: Mapping[str, Any], name: str, *, minimum: int) -> int | No
     if value < minimum:
         message = f"{name} has to be at least {minimum}."
         raise bad("integer_below_min_value", message, name, limit=minimum, observed=value)
+    if value > INT64_MAX:  # written as a fraction: the parser has bounded the others
+        raise bad("integer_out_of_range", f"{name} is outside the range of a 64-bit integer.", name, limit=INT64_MAX)
     return value
 
 

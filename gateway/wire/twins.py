@@ -10,17 +10,18 @@ import json
 from typing import Any
 
 from gateway.wire.dialects import PromptForm
+from gateway.wire.fields import CONTROL_MEMBERS
 from gateway.wire.requests import Call
 
 _WORD = "."
-_STREAMED = ("stream", "stream_options")
+_LEFT_OUT = CONTROL_MEMBERS | {"stream", "stream_options"}
 _ONE_MESSAGE = [{"role": "user", "content": _WORD}]
 
 
 def twin(call: Call) -> bytes:
     """Write the twin of a call of one text prompt that still has its members."""
     assert call.output_member is not None, "only what generates has a twin"
-    members = {name: value for name, value in call.members.items() if name not in _STREAMED}
+    members = {name: value for name, value in call.members.items() if name not in _LEFT_OUT}
     members |= {call.prompt_member: _prompt(call), call.output_member: 1}
     if call.route.form is PromptForm.RESPONSES:
         members |= {"store": False}

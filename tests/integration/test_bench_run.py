@@ -420,3 +420,122 @@ async def test_capacity_of_a_target_that_only_refuses_is_a_failure(folder: Path,
         code, out, _ = await bench(*words)
     assert code == 1
     assert "2 refused" in out
+
+
+class Folder:
+    """The records of a comparison."""
+
+    def __init__(self, results: Path) -> None:
+        (self.path,) = results.iterdir()
+
+    @property
+    def comparison(self) -> Any:
+        return json.loads((self.path / "comparison.json").read_text())
+
+    def runs(self) -> dict[str, str]:
+        """Cell id of each whole run by its id."""
+        whole = [each for each in contents(self.path) if (each / "vllm_bench.json").exists()]
+        return {each.name: json.loads((each / "run.json").read_text())["cell_id"] for each in whole}
+
+
+@pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGINT])
+async def test_a_comparison_that_was_stopped_goes_on_with_nothing_lost_or_doubled(
+    folder: Path, tmp_path: Path, by: signal.Signals
+) -> None:
+    third = asyncio.Event()
+    model = Model(folder)
+    answered = 0
+
+    async def script(asked: Any, reply: Any) -> None:
+        nonlocal answered
+        answered += 1
+        if answered == 25 and not third.is_set():
+            third.set()
+            await reply.client_left()
+        else:
+            await model(asked, reply)
+
+    pages = {"/v1/models": b"{}", "/metrics": metrics(started_at=1.0)}
+    async with kit.scripted(script, pages=pages) as first, kit.scripted(script) as second:
+        scenario = tmp_path / "scenario.yaml"
+        scenario.write_text(SCENARIO.format(folder=folder, first=first.url, second=second.url))
+        process = await started("compare", str(scenario), "--result-dir", str(tmp_path / "runs"))
+        await third.wait()
+        process.send_signal(by)
+        out, err = await process.communicate()
+        stopped = Folder(tmp_path / "runs")
+        if by is signal.SIGINT:
+            assert process.returncode == 4, err
+            assert [cell["verdict"] for cell in stopped.comparison["order"]] == ["VALID", "VALID", "INVALID"]
+            assert b"interrupted before its end" in out + err
+        before = stopped.runs()
+        code, out_after, err_after = await bench("compare", "--resume", str(stopped.path))
+    assert code == 0, out_after + err_after
+    order = stopped.comparison["order"]
+    assert len(order) == len({cell["cell_id"] for cell in order}) == 8
+    kept = {cell["run_id"]: cell["cell_id"] for cell in order}
+    whole_before = dict(list(before.items())[:2])
+    assert len(before) == (2 if by is signal.SIGKILL else 3) and whole_before.items() <= kept.items()
+    assert all(len((stopped.path / name / "requests.jsonl").read_text().splitlines()) == 10 for name in kept)
+    assert stopped.runs().items() - before.items() == kept.items() - whole_before.items()
+    assert sum(each.name.endswith(".cut") for each in contents(stopped.path)) == (1 if by is signal.SIGKILL else 0)
+
+
+async def test_a_folder_that_another_command_began_is_not_gone_on_with(tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text('{"kind": "ladder"}')
+    code, _, err = await bench("compare", "--resume", str(tmp_path))
+    assert (code, "gateway bench ladder" in err) == (2, True)
+
+
+@pytest.mark.timeout(180)  # three gateways, one after another
+async def test_policies_are_compared_through_gateways_that_are_the_benchs_own(folder: Path, tmp_path: Path) -> None:
+    served = json.dumps({"object": "list", "data": [{"id": "tiny", "object": "model", "max_model_len": 4096}]}).encode()
+    pages = {"/v1/models": served, "/metrics": metrics(started_at=1.0), "/version": b'{"version": "0.32.0"}'}
+    pages["/health"] = b""
+    async with kit.scripted(Model(folder), pages=pages) as engine:
+        words = ["policies", "passthrough", "short-first", "--aa", "--engine-url", engine.url, "--model", "tiny"]
+        words += ["--tokenizer", str(folder), "--rates", "20", "--num-prompts", "10"]
+        words += ["--short-tokens", "40", "--long-tokens", "700", "--output-tokens", "4", "--calibration", "off"]
+        words += ["--engine-scheduling", "fcfs", "--goodput", "short:ttft:60000", "--result-dir", str(tmp_path)]
+        code, out, err = await bench(*words, *PATIENT, "--engine-cost-per-hour", "3.6")
+        asked = [request for request in engine.asked if "chat" in request.path]
+    assert code == 0, out + err
+    kept = Folder(tmp_path)
+    said = kept.comparison
+    arms = ["passthrough", "short-first", "passthrough-again"]
+    assert [arm["name"] for arm in said["scenario"]["arms"]] == arms
+    assert sorted(cell["arm"] for cell in said["order"]) == sorted(arms)
+    assert len(asked) == 30 and len({request.json["cache_salt"] for request in asked}) == 3
+    assert not any("authorization" in request.headers for request in asked)
+    rows = [json.loads(line) for name in kept.runs() for line in (kept.path / name / "requests.jsonl").open()]
+    assert {(row["class"], row["gateway_length_class"]) for row in rows} == {("short", "short"), ("long", "long")}
+    noise = [each for each in said["differences"] if each["arm"] == "short-first" and each["class"] == "short"]
+    assert noise and all("noise" in each for each in noise)
+    (measured, *_) = [json.loads((kept.path / name / "measurements.json").read_text()) for name in kept.runs()]
+    assert measured["cost"]["per_accepted_response"] == pytest.approx(0.001 * 0.5 / 10, rel=0.01)
+    written = "".join(path.read_text() for path in kept.path.rglob("*") if path.is_file())
+    assert "gw-" not in written
+
+
+async def test_a_ladder_stops_where_the_target_fails_and_marks_the_knee(folder: Path, tmp_path: Path) -> None:
+    model = Model(folder)
+    seen = 0
+
+    async def script(asked: Any, reply: Any) -> None:
+        nonlocal seen
+        seen += 1
+        if seen > 20:
+            await reply.whole(429, b"{}", {"x-gateway-reason": "queue_full"})
+        else:
+            await model(asked, reply)
+
+    async with kit.scripted(script) as server:
+        words = ["ladder", "--base-url", server.url, "--model", "tiny", "--tokenizer", str(folder)]
+        words += ["--rates", "160", "40", "20", "80", "320", "--num-prompts", "10", "--short-tokens", "40"]
+        words += ["--long-tokens", "80", "--output-tokens", "4", "--refine", "1", "--goodput", "short:ttft:60000"]
+        code, out, err = await bench(*words, "--result-dir", str(tmp_path), *PATIENT)
+    assert code == 4, out + err  # nothing completed at the rates that fail
+    said = Folder(tmp_path).comparison
+    assert [cell["rate_per_s"] for cell in said["order"]] == [20, 40, 80, 160]
+    assert said["knee_per_s"] == 40
+    assert "40 ← knee" in out and "INVALID" in out

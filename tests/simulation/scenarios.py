@@ -19,7 +19,7 @@ from gateway.core.plan import ClassPlan, Plan, SlotBudget, TenantBounds
 from gateway.core.types import EngineSpec
 from gateway.testing.builders import a_class, a_plan, an_admission, an_engine
 
-CPU, FAST = StepTime(), StepTime(base_s=0.006, tokens_per_s=25_000.0, per_token_context_s=0.0)
+CPU, FAST = StepTime(), StepTime(base_s=0.006, per_token_s=1 / 25_000, per_token_context_s=0.0)
 MODELS = {"cpu": CPU, "fast": FAST}
 BATCHED_TOKENS, THRESHOLD, SEQUENCES = 2048, 640, 128
 LONG_PREFILLS, SHORT_PREFILL_TOKENS = 1, 1024
@@ -116,7 +116,7 @@ def mixed_callers(seed: int, step_time: StepTime, load: float, *, requests: int,
 
 def step_bound_s(step_time: StepTime, *, context: int) -> float:
     """Bound a step of several requests: K chunks and D decodes on top of `context`, P_S short tokens on top of none."""
-    short_s = SHORT_PREFILL_TOKENS / step_time.tokens_per_s
+    short_s = SHORT_PREFILL_TOKENS * step_time.per_token_s
     short_s += step_time.per_token_context_s * SHORT_PREFILL_TOKENS * THRESHOLD / 2
     return (
         step_time.base_s

@@ -296,9 +296,9 @@ def test_where_other_work_pushes_prefixes_out_long_prompts_soon_go_whole(monkeyp
 
 
 @pytest.mark.parametrize("slice_s", [0.15, 0.3])
-@pytest.mark.parametrize("step_time", [CPU, FAST, StepTime(0.02, 100_000.0, 1e-9)], ids=["cpu", "fast", "dear"])
+@pytest.mark.parametrize("step_time", [CPU, FAST, StepTime(0.02, 1e-5, 1e-9)], ids=["cpu", "fast", "dear"])
 def test_slices_take_the_time_that_was_aimed_at(step_time, slice_s):
-    model = StepModel(step_time.base_s, 1 / step_time.tokens_per_s, step_time.per_token_context_s, fitted=True)
+    model = StepModel(step_time.base_s, step_time.per_token_s, step_time.per_token_context_s, fitted=True)
     done = 0
     *slices, last = parts(model, 32_768, slice_s)
     for tokens in slices:

@@ -38,7 +38,7 @@ BATCHES = pytest.mark.parametrize("batches_in_flight", [1, 2], ids=["sync", "asy
 
 
 def printed(plan: Plan, step_time: StepTime = FAST, **tenants: int) -> Guarantee:
-    model = StepModel(step_time.base_s, 1 / step_time.tokens_per_s, step_time.per_token_context_s, fitted=True)
+    model = StepModel(step_time.base_s, step_time.per_token_s, step_time.per_token_context_s, fitted=True)
     bounds = guarantee(plan, EngineLimits(**LIMITS), model, context_tokens=CONTEXT, tenants=tenants)
     assert bounds is not None
     return bounds

@@ -31,7 +31,7 @@ class VirtualPool(virtual_pool.VirtualPool):
         assign: Callable[[Plan, Caller], Assignment] | None = None,
         **ways: Any,
     ) -> None:
-        super().__init__(plan, engines, specs, assign or _assign, **ways)
+        super().__init__(plan, engines, specs, assign or assigned, **ways)
 
     def run(self, callers: Sequence[Caller]) -> None:
         """Play until nothing is left to come, then check that nothing is left over."""
@@ -104,7 +104,7 @@ class VirtualPool(virtual_pool.VirtualPool):
         ]
 
 
-def _assign(plan: Plan, caller: Caller) -> Assignment:
+def assigned(plan: Plan, caller: Caller) -> Assignment:
     return an_assignment(
         plan,
         caller.service_class,

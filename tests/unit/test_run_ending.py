@@ -1,10 +1,14 @@
-"""What is said of an engine that was there before: whose it is, and who may end it."""
+"""How an engine ends, and what is said of one that was there before: whose it is, and who may end it."""
 
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
+from deploy import run
 from deploy.engine import launch
 from deploy.engine.flags import EngineFlags
 from deploy.engine.running import Engine
@@ -26,3 +30,12 @@ def test_the_engine_of_another_run_is_not_to_be_stopped():
 def test_an_engine_of_nobodys_is_stopped_by_hand():
     for owner in (None, NO_PID):
         assert "make engine-stop" in launch._how_to_end(an_engine(owner))
+
+
+def test_an_engine_that_does_not_end_in_time_is_killed(monkeypatch):
+    monkeypatch.setattr(run, "END_S_MAX", 0.05)
+    deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); signal.pause()"
+    with subprocess.Popen([sys.executable, "-c", deaf], stdout=subprocess.PIPE) as engine:
+        engine.stdout.readline()
+        run._end(engine)
+        assert engine.returncode == -signal.SIGKILL

@@ -130,7 +130,7 @@ def _not_negative(text: str) -> int:
 def _port(text: str) -> int:
     value = int(text)
     if not 0 <= value < 65_536:
-        raise argparse.ArgumentTypeError("is no port")
+        raise argparse.ArgumentTypeError("must be a port, 0 to 65535")
     return value
 
 

@@ -6,6 +6,7 @@ Owns the lives of the engine: one after the other on the same port, a restart be
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -91,8 +92,8 @@ class Emulator:
         )
         await runner.setup()
         try:
+            await self._listen(runner)
             async with asyncio.TaskGroup() as group:
-                await self._listen(runner)
                 steps = group.create_task(life.engine.run(), name="steps of the engine")
                 ending = await self._until_the_end(face, life)
                 steps.cancel()
@@ -105,7 +106,11 @@ class Emulator:
         try:
             await site.start()
         except OSError as error:
-            raise UsageError(f"--port: {self._port} cannot be used ({error.strerror}). Give another, or 0.") from error
+            number = error.errno or 0
+            if number <= 0:  # a resolver's, not the system's
+                raise UsageError(f"--host: {self._settings.host} is not known here. Give another.") from error
+            said = f"{self._settings.host}:{self._port} cannot be used ({os.strerror(number)})"
+            raise UsageError(f"--port: {said}. Give another, or 0.") from error
         self._port = runner.addresses[0][1]
         self._serving(f"http://{self._settings.host}:{self._port}")
 

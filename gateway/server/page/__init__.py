@@ -1,1 +1,1 @@
-"""The status page: one file that needs nothing else."""
+"""The status page: files that need nothing else, shown as they are."""

@@ -146,6 +146,24 @@ async def test_while_settling_new_requests_are_served_and_idle_connections_are_c
         assert await process.exit_status() == 0
 
 
+async def test_an_end_is_not_taken_back_as_a_drain_is(tmp_path):
+    steps = asyncio.Queue()
+    async with ScriptedEngine(answers.step_by_step(steps)) as engine, serving(tmp_path, engine) as process:
+        await process.until_ready()
+        async with process.client() as holding:
+            await holding.post(CHAT, a_chat(stream=True))
+            await engine.until(lambda: len(engine.posts) == 1)
+            process.child.send_signal(signal.SIGTERM)
+            await process.until_ops("/readyz", 503)
+            undone = await raw_client.request(process.ops_port, "/api/drain?off=1", b"")
+            assert undone.json() != {"stage": "serving"}
+            assert (await process.ask(CHAT, a_chat())).status == 503
+            steps.put_nowait(answers.STREAM_HEAD + answers.chunk(answers.DONE) + answers.CHUNKS_END)
+            steps.put_nowait(None)
+            assert (await holding.read_answer()).status == 200
+        assert await process.exit_status() == 0
+
+
 @pytest.mark.parametrize("how", ["deadline", "second signal"])
 async def test_what_has_not_ended_in_time_is_cut_with_an_error_event(tmp_path, how):
     script = answers.hanging(answers.STREAM_HEAD, answers.chunk(answers.token("Hello")))

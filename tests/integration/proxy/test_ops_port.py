@@ -31,8 +31,10 @@ async def test_health_readiness_and_state_say_what_is(tmp_path):
             "pools_without_engine": [],
         }
         state = (await gateway.ops("/api/state")).json()
+        without = (await gateway.ops("/api/state?promises=off")).json()
     (pool,) = state["pools"].values()
     assert pool["engines"]["a"]["up"]
+    assert without["pools"]["chat"]["engines"]["a"].keys() == pool["engines"]["a"].keys() - {"guarantee"}
     assert pool["engines"]["a"]["version"] == "0.32.0"
     promised = pool["engines"]["a"]["guarantee"]
     assert {"model_fitted", "model_spread", "short_entry", "long_rate", "flows"} == promised.keys()

@@ -255,6 +255,8 @@ async def test_a_drain_refuses_at_once_to_be_ready_then_new_requests_and_off_und
     [
         {"Origin": "http://evil.example"},
         {"Origin": "null"},
+        {"Origin": "http://["},
+        {"Origin": "http://[no-address]"},
         {"Sec-Fetch-Site": "cross-site"},
         {"Sec-Fetch-Site": "same-site"},
         {"Host": "evil.example:9090"},
@@ -263,7 +265,7 @@ async def test_a_drain_refuses_at_once_to_be_ready_then_new_requests_and_off_und
 )
 async def test_another_page_in_a_browser_can_do_nothing(tmp_path, headers):
     async with ScriptedEngine() as engine, running(tmp_path, engine) as gateway:
-        for path in ("/api/reload", "/api/drain"):
+        for path in ("/api/reload", "/api/drain", "/api/route"):
             answer = await raw_client.request(gateway.ops_port, path, {}, key=None, headers=headers)
             assert (answer.status, bool(answer.json()["error"]["fix"])) == (403, True)
         assert (await gateway.ops("/readyz")).status == 200
@@ -286,6 +288,9 @@ async def test_where_a_token_is_stated_only_it_opens(tmp_path):
             assert (await raw_client.request(gateway.ops_port, "/api/reload", {}, key=key)).status == status
         await asyncio.to_thread(token.write_text, "short")
         assert (await raw_client.request(gateway.ops_port, "/api/reload", {}, key="short")).status == 403
+        await asyncio.to_thread(token.unlink)
+        gone = await raw_client.request(gateway.ops_port, "/api/reload", {}, key="a-long-and-random-word")
+        assert (gone.status, gone.json()["error"]["fix"]) == (403, "Mend ops.token_file.")
 
 
 async def test_beyond_loopback_they_are_off_without_a_token(tmp_path):

@@ -53,6 +53,8 @@ async def test_an_engine_is_drained_shown_so_and_rolled_back(tmp_path):
         ({"pool": "chat", "weights": {}}, "names no engine", "Send"),
         ({"pool": "chat", "weight": {}}, "mean nothing here: weight", "Send"),
         ({"pool": "chat", "weights": {"a": -1}}, "weight of a is no number", "0 drains"),
+        ({"pool": "chat", "weights": {"a": 10**400}}, "weight of a is no number", "0 drains"),
+        ({"pool": "chat", "weights": {"a": float("nan")}}, "weight of a is no number", "0 drains"),
         ({"pool": "chat", "weights": {"a": True}}, "weight of a is no number", "0 drains"),
         ({"pool": "chat", "weights": {"x": 1}}, "has no engine x", "Use a"),
         ({"pool": "chat", "weights": {"a": 0}}, "without an engine", "above 0"),

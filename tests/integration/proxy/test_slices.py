@@ -62,6 +62,14 @@ async def test_slices_are_growing_prefixes_and_the_callers_own_bytes_come_last(t
         assert await gateway.metric("gateway_requests_total", outcome="completed") == 1
 
 
+async def test_what_would_steer_the_engine_is_in_no_part_and_no_question(tmp_path):
+    steering = {"priority": -5, "request_id": "mine", "data_parallel_rank": 1, "session_id": "mine"}
+    async with engine_that(answers.completion()) as engine, running(tmp_path, engine, plan=plan()) as gateway:
+        assert (await gateway.ask("/v1/completions", {**BODY, **steering})).status == 200
+        assert len(engine.posts) >= 3
+        assert not any(steering.keys() & json.loads(request.body).keys() for request in engine.posts)
+
+
 async def test_a_slice_that_fails_sends_the_request_whole_and_the_caller_sees_nothing_of_it(tmp_path):
     async with engine_that(answers.error(500)) as engine, running(tmp_path, engine, plan=plan()) as gateway:
         assert (await gateway.ask("/v1/completions", BODY)).status == 200

@@ -7,6 +7,8 @@ import re
 import socket
 import sys
 
+import pytest
+
 from gateway.testing import answers
 from gateway.testing.harness import BATCH_KEY, running
 from gateway.testing.scripted_engine import ScriptedEngine
@@ -37,8 +39,12 @@ async def test_the_state_counts_ends_and_refusals(tmp_path):
 
 
 async def status(port):
+    return await asked(port, "status")
+
+
+async def asked(port, *words):
     child = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "gateway", "status", "--url", f"http://127.0.0.1:{port}"),
+        *(sys.executable, "-m", "gateway", *words, "--url", f"http://127.0.0.1:{port}"),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
@@ -63,3 +69,15 @@ async def test_where_no_gateway_is_the_command_says_so():
         code, _, error = await status(place.getsockname()[1])
     assert code == 1
     assert error.startswith("error: no state from")
+    assert error.endswith(": Connection refused. Is the gateway running there?\n")
+
+
+@pytest.mark.parametrize("words", [("status",), ("shadow", "report"), ("explain", "req-1")])
+async def test_what_is_asked_of_a_port_that_is_not_the_ops_port_fails_in_plain_words(tmp_path, words):
+    async with ScriptedEngine(answers.completion()) as engine, running(tmp_path, engine) as gateway:
+        for port in (gateway.port, engine.port):
+            code, out, error = await asked(port, *words)
+            assert (code, out) == (1, "")
+            assert error.startswith("error: ")
+            assert "not a gateway's ops port" in error
+            assert error.count("\n") == 1

@@ -16,10 +16,15 @@ from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from bench.analysis.limits import parse_limits
+from bench.analysis.measurements import put_together
+from bench.analysis.validity import judge
 from bench.corpus.words import WORDS
 from bench.load.bodies import PreparedRequest
 from bench.load.flight import Flight
 from bench.records.request import Outcome, Phase, RequestRecord
+from bench.records.store import RunFolder
+from bench.records.vllm_flat import flat
 from bench.trace.arrivals import Arrival
 
 TEMPLATE = (
@@ -76,6 +81,36 @@ def a_record(**changes: Any) -> RequestRecord:
         "longest_stall_ms": 100.0,
     }
     return RequestRecord(**(values | changes))
+
+
+def a_stored_run(
+    folder: Path, cell_id: str, records: list[RequestRecord], *, window_s: float = 10.0, goodput: tuple[str, ...] = ()
+) -> Path:
+    """A whole run on disk, as `run_cell` leaves one; returns its folder."""
+    measured = put_together(
+        records,
+        window_s=window_s,
+        limits=parse_limits(goodput, "goodput"),
+        loop_lags_s=[0.001],
+        loop_period_s=0.01,
+        lag_tolerance_ms=50,
+    )
+    kept = RunFolder(folder, f"{len(list(folder.glob('run-*'))):03}".join(("run-", "")))
+    run = {
+        "run_id": kept.path.name,
+        "cell_id": cell_id,
+        "goodput": list(goodput),
+        "target": {"name": "target"},
+        "trace_origin": {"mix": {"short": 80, "long": 20}},
+        "endpoint": "chat",
+        "metadata": {},
+    }
+    kept.write_json("run.json", run)
+    kept.write_requests(records)
+    kept.write_json("measurements.json", measured.to_json())
+    kept.write_json("verdict.json", judge(measured, lag_tolerance_ms=50, interrupted=False).to_json())
+    kept.write_json("vllm_bench.json", flat(records, measured, model="m", tokenizer="t", run=run))
+    return kept.path
 
 
 def a_flight(*, index: int = 0, planned_at: float = 0.0, cancel_after_s: float | None = None, **body: Any) -> Flight:

@@ -16,6 +16,7 @@ from bench.corpus import prompts, tokenizer
 from bench.corpus.prompts import PromptWriter
 from bench.corpus.tokenizer import PromptForm
 from bench.errors import UsageError
+from bench.trace.arrivals import Arrival, Trace
 
 
 def test_completion_prompts_count_exactly_by_the_tokenizer_itself(tokenizer_folder: Path) -> None:
@@ -145,3 +146,17 @@ def test_a_template_file_and_a_list_of_named_templates_count_alike(tmp_path: Pat
 def test_the_tokenizer_hash_covers_the_template(tmp_path: Path, tokenizer_folder: Path) -> None:
     other = bench_kit.a_tokenizer(tmp_path, template="{{ messages[0]['content'] }}")
     assert tokenizer.load(other).sha256 != tokenizer.load(tokenizer_folder).sha256
+
+
+def test_prompts_with_equal_prefix_names_begin_with_equal_text_and_end_apart(tokenizer_folder: Path) -> None:
+    def common(one: str, other: str) -> str:
+        return one[: next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), len(one))]
+
+    count = tokenizer.load(tokenizer_folder).count_for(PromptForm.CHAT)
+    prefixes = [("a", "b", "c"), ("a", "b", "d"), ("a", "b", "c"), ()]
+    arrivals = tuple(Arrival(0.0, "agent", 300 + number, 9, prefix=prefix) for number, prefix in enumerate(prefixes))
+    made = prompts.build(Trace(arrivals, 1.0, {}, 60), count, 1)
+    assert [count(text) for text in made.prompts] == [300, 301, 302, 303]
+    shared = [common(made.prompts[0], other) for other in made.prompts[1:]]
+    block = len(made.prompts[0]) / 300 * 60
+    assert [round(len(text) / block) for text in shared] == [2, 3, 0]

@@ -120,6 +120,7 @@ def test_a_scenario_is_read_with_its_defaults(tmp_path: Path) -> None:
         ("model: tiny", "model: tiny\nmodell: x", "modell: unknown key"),
         ("model: tiny", "model: tiny\nmodel: x", "line 5: key 'model' twice"),
         ("version: 1", "version: 2", "version: "),
+        ("version: 1\n", "", r"version: is missing\. Add it\."),
         ("num_prompts: 10", "num_prompts: 10\nduration_s: 5", "give either duration_s or num_prompts"),
         ("num_prompts: 10", "", "give either duration_s or num_prompts"),
         ("loads: [0.5, 1.0]", "", "loads are shares of capacity_per_s|either rates_per_s"),

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 
 import pytest
 
 from bench import scenario
-from bench.demo import command, progress, stage
+from bench.demo import command, stage
 from bench.demo.stage import Load
-from bench.engine.metrics import Reading
 from bench.errors import UsageError
 from bench.report.page import page
 from gateway.settings import load as load_settings
@@ -51,27 +49,10 @@ def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
         stage.prepared(tmp_path / "file" / "demo", "short-first", "h200", LOAD)
 
 
-def test_progress_says_what_is_and_what_was_done_since() -> None:
-    before = Reading({"running": 2, "waiting": 5, "kv_usage_max": 0.25}, {"prompt_tokens": 100}, 1.0, {})
-    after = Reading({"running": 3, "waiting": 0, "kv_usage_max": 0.5}, {"prompt_tokens": 2100}, 1.0, {})
-    assert progress.line(None, before) == "  engine: 2 running, 5 waiting inside it, KV 25.0%"
-    assert progress.line(before, after).endswith("KV 50.0%, 2,000 prompt and 0 output tokens/s")
-
-
-def test_progress_lives_through_an_engine_that_does_not_answer() -> None:
-    def silent() -> str:
-        raise ConnectionRefusedError
-
-    out = io.StringIO()
-    with progress.Progress(silent, out):
-        pass
-    assert out.getvalue() == ""
-
-
 def test_a_page_needs_nothing_else_and_shows_its_text_as_text() -> None:
     markdown = "### load <1>\n\nTraces: a & b.\n\n| arm | p95 |\n|-----|----:|\n| x<y | 12 |"
     made = page("A & B", ["Said."], b"\x89PNG", markdown, ["gateway emulate --port 1"])
-    for part in ("<h2>load &lt;1&gt;</h2>", "<p>Traces: a &amp; b.</p>", "<tr><td>x&lt;y</td><td>12</td></tr>"):
+    for part in ("<h3>load &lt;1&gt;</h3>", "<p>Traces: a &amp; b.</p>", "<tr><td>x&lt;y</td><td>12</td></tr>"):
         assert part in made
     assert 'src="data:image/png;base64,iVBORw=="' in made
     assert "http" not in made.replace("http-equiv", "")

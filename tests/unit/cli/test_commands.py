@@ -2,6 +2,7 @@ import hashlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -53,7 +54,14 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
 
 
-COMMANDS = [["serve"], ["check"], ["status"], ["keys", "new"], ["policies"], []]
+COMMANDS = [
+    *([name] for name in ("serve", "check", "status", "explain", "shadow", "keys", "policies", "bench")),
+    *(["policies", action] for action in ("list", "show", "diff", "schema")),
+    *(["bench", name] for name in ("run", "compare", "capacity", "calibrate")),
+    ["shadow", "report"],
+    ["keys", "new"],
+    [],
+]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -360,6 +368,22 @@ def test_what_the_bench_adds_to_the_commands_has_its_own_help(name: str, capsys:
     assert f"  gateway {name} " in capsys.readouterr().out
     assert main([name, "--unheard-of"]) == 2
     assert f"gateway {name}: error" in capsys.readouterr().err
+
+
+def test_an_emulator_whose_port_is_taken_says_so_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert main(["emulate", "--port", str(port)]) == 2
+    said = f"gateway emulate: --port: 127.0.0.1:{port} cannot be used (Address already in use). Give another, or 0.\n"
+    assert capsys.readouterr().err == said
+
+
+def test_a_demonstration_of_an_unknown_policy_starts_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--policy", "nope"]) == 2
+    said = capsys.readouterr().err
+    for name in source.names():
+        assert (name in said.partition("Use one of")[2]) == (name != "passthrough")
+    assert not (folder / "gateway-demo").exists()
 
 
 def test_a_reader_that_leaves_causes_no_traceback() -> None:

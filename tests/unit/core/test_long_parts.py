@@ -26,14 +26,22 @@ class Parts:
     """One engine whose step times are known, and what is at it. `out`: the part of each long that is there now."""
 
     def __init__(
-        self, mode=LongPrefillMode.SLICED, *, hold_max_s=HOLD_S, recalls_max=8, longs=1, ttft_ms=None, fitted=True
+        self,
+        mode=LongPrefillMode.SLICED,
+        *,
+        hold_max_s=HOLD_S,
+        recalls_max=8,
+        longs=1,
+        ttft_ms=None,
+        fitted=True,
+        kv_tokens=None,
     ):
         way = LongPrefill(mode, SLICE_S, hold_max_s, recalls_max)
         plain = a_class(wait_s_max=(30, 300))
         service_class = replace(plain, slo={**plain.slo, LengthClass.LONG: Slo(ttft_ms=ttft_ms)})
         admission = an_admission(long_prefills_max=longs, slots=SlotBudget(16, 4, 4), long_prefill=way)
         self.plan = a_plan(service_class, admission=admission)
-        self.admission = Admission(self.plan, [an_engine("a")])
+        self.admission = Admission(self.plan, [an_engine("a", kv_tokens=kv_tokens)])
         if fitted:
             probes = [PrefillSample(n, ceil(n / STEP), CPU.prefill_s(n, STEP)) for n in (256, 1024, 2048, 4096, LONG)]
             self.admission.calibrated("a", probes)
@@ -377,6 +385,14 @@ def test_a_long_is_recalled_no_more_often_than_it_may():
 def test_a_long_that_may_not_be_held_is_not_recalled():
     parts = recalling(hold_max_s=0.0)
     long = parts.long()
+    parts.short()
+    assert parts.recalled == [] and long in parts.out
+
+
+def test_a_long_that_leaves_the_shorts_no_room_in_the_cache_is_not_recalled_to_go_again_at_once():
+    parts = recalling(kv_tokens=LONG + 512)
+    long = parts.long()
+    parts.after(SLICE_S)
     parts.short()
     assert parts.recalled == [] and long in parts.out
 

@@ -387,3 +387,20 @@ async def test_the_probes_priorities_travel_as_the_callers_would():
     )
     await watched.watch.look()
     assert {body["priority"] for body, _ in watched.engine.posted} == {0, 1000, -1000}
+
+
+@pytest.mark.parametrize("status", [429, 503])
+async def test_a_full_engine_is_asked_again_whether_it_judges_a_rank(status):
+    watched = Watched()
+    watched.engine.answers["/v1/completions"] = Answer(status, b"{}")
+    assert not await watched.watch.judges_rank()
+    refused = b'{"error": {"message": "data_parallel_rank 2147483647 is out of range [0, 1)."}}'
+    watched.engine.answers["/v1/completions"] = Answer(400, refused)
+    assert await watched.watch.judges_rank()
+
+
+async def test_an_engine_that_runs_what_is_meant_for_another_rank_is_asked_once():
+    watched = Watched()
+    assert not await watched.watch.judges_rank()
+    assert not await watched.watch.judges_rank()
+    assert watched.engine.asked == ["/v1/completions"]

@@ -10,6 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from gateway.server import app, open_files
+from gateway.settings import Ops
 
 
 @pytest.fixture
@@ -59,14 +60,14 @@ def test_as_many_open_files_as_the_system_gives_are_taken_without_a_word(file_li
 
 
 @pytest.mark.parametrize(
-    ("cause", "setting"),
+    ("cause", "setting", "words"),
     [
-        (OSError(errno.EADDRINUSE, "address already in use"), "ops.port"),
-        (OSError(errno.EACCES, "permission denied"), "ops.port"),
-        (OSError(errno.EADDRNOTAVAIL, "cannot assign requested address"), "ops.host"),
-        (socket.gaierror(socket.EAI_NONAME, "name not known"), "ops.host"),
+        (OSError(errno.EADDRINUSE, "bind on ('here', 1): in use"), "ops.port", "Address already in use"),
+        (OSError(errno.EACCES, "bind on ('here', 1): denied"), "ops.port", "Permission denied"),
+        (OSError(errno.EADDRNOTAVAIL, "bind on ('here', 1)"), "ops.host", "Cannot assign requested address"),
+        (socket.gaierror(socket.EAI_NONAME, "name not known"), "ops.host", "name not known"),
     ],
 )
-def test_a_place_that_cannot_be_listened_at_is_named_by_its_setting(cause, setting):
-    error = app.CannotListen("ops", cause)
-    assert (error.setting, error.problem) == (setting, cause.strerror)
+def test_a_place_that_cannot_be_listened_at_is_named_by_its_setting_and_in_plain_words(cause, setting, words):
+    error = app.CannotListen("ops", Ops(host="here", port=1), cause)
+    assert (error.setting, error.problem) == (setting, f"here:1: {words}")

@@ -198,6 +198,18 @@ def test_an_engine_that_sends_a_request_back_is_not_mirrored():
     assert world.shadow_running() == 0
 
 
+def test_what_one_engine_sends_back_and_another_takes_at_once_is_followed():
+    world = World(slots(1), slots(1), engines=("a", "b"))
+    ticket = world.offer()
+    world.at(1).take(world.real.requeue(ticket, world.now, 0.25))
+    assert ticket.state is TicketState.RUNNING
+    world.at(2).first_token(ticket)
+    world.at(4).finish(ticket)
+    assert (world.kinds, world.shadow.left) == ([None], 0)
+    world.shadow.advance(1_005.0)
+    assert not any(sum(engine.running.values()) for engine in world.shadow._core.snapshot().engines.values())
+
+
 def test_what_expires_after_its_engine_sent_it_back_does_not_run_for_ever_in_the_shadow():
     world = World(slots(1, wait_s=1), slots(1, wait_s=1))
     ticket = world.offer()
@@ -256,6 +268,18 @@ def test_more_requests_than_the_bound_are_not_followed(monkeypatch):
     for ticket in tickets:
         world.at(1).finish(ticket)
     assert (len(world.fates), world.shadow.unfollowed, world.shadow.older) == (2, 1, 0)
+
+
+def test_the_end_of_one_that_is_not_followed_does_not_stand_for_that_of_an_older_one(monkeypatch):
+    monkeypatch.setattr(shadow_pool, "PAIRS_MAX", 1)
+    world = World(slots(5), slots(5), older=1)
+    older, events = world.real.offer(an_assignment(world.plan), world.now)
+    world.take(events)
+    _followed, unfollowed = world.offer(), world.offer()
+    world.at(1).finish(unfollowed)
+    assert world.shadow.older == 1
+    world.at(2).finish(older)
+    assert world.shadow.older == 0
 
 
 def test_a_shadow_that_comes_to_no_end_says_so(monkeypatch):

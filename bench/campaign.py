@@ -1,0 +1,139 @@
+"""Many cells, one after another, in one folder: what is still to be run, what is there already, what it comes to.
+
+Owns the folder of a comparison. What lies in it as a whole run counts, whoever wrote it when: so a comparison that was
+killed goes on where it stopped, and no cell is lost or run twice. A run that was cut in the middle is set aside.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.cell import CellPlan, CellResult
+from bench.drive import run_cell
+from bench.errors import UsageError
+from bench.order import Cell
+from bench.records import stored
+from bench.records.request import RequestRecord
+from bench.records.store import RunFolder
+from bench.report.progress import Progress
+from bench.report.run_table import describe
+from bench.scenario import Arm, Scenario, checked
+
+PLAN_FILE = "plan.json"
+CUT_SUFFIX = ".cut"
+
+
+@dataclass(frozen=True, slots=True)
+class CellRun:
+    """A cell that has been run, now or before. `result`: what it gave, where it was run now."""
+
+    cell: Cell
+    run_id: str
+    valid: bool
+    interrupted: bool
+    window_s: float
+    records: Sequence[RequestRecord]
+    result: CellResult | None = None
+
+
+Ready = Callable[[Arm], AbstractContextManager[None]]
+
+
+def as_it_is(_arm: Arm) -> AbstractContextManager[None]:
+    """For targets that run by themselves."""
+    return nullcontext()
+
+
+class Campaign:
+    """ready: a context in which an arm answers; entered for each of its cells alone."""
+
+    def __init__(self, folder: Path, plan_of: Callable[[Cell], CellPlan], *, ready: Ready = as_it_is) -> None:
+        self.folder = folder
+        self.runs: list[CellRun] = []
+        self._plan_of = plan_of
+        self._ready = ready
+        self._found = _whole_runs(folder)
+
+    def run(self, cells: Iterable[Cell], planned_s: Sequence[float]) -> Sequence[CellRun]:
+        """Run what is not there yet, in order; stop at Ctrl-C. `planned_s`: how long requests are sent in each.
+
+        `cells` may decide by `runs` what comes next. Raises TargetUnreachableError; what was run before is in `runs`.
+        """
+        with Progress(planned_s) as progress:
+            for number, cell in enumerate(cells):
+                progress.begin(number, cell.cell_id)
+                found = self._found.get(cell.cell_id)
+                if found is not None:
+                    progress.say(f"there already: {found.name}")
+                    self.runs.append(_of_stored(cell, stored.read_run(found)))
+                    continue
+                run = self._run(cell, progress)
+                self.runs.append(run)
+                if run.interrupted:
+                    break
+        return self.runs
+
+    def _run(self, cell: Cell, progress: Progress) -> CellRun:
+        began = time.monotonic()
+        plan = self._plan_of(cell)
+        with self._ready(cell.arm):
+            result = run_cell(plan, self.folder, progress.say, progress.watch)
+        progress.took(time.monotonic() - began)
+        progress.say(describe(result.measured, result.verdict) + "\n")
+        return CellRun(
+            cell,
+            result.run_id,
+            result.valid,
+            result.interrupted,
+            result.measured.window_s,
+            result.records,
+            result,
+        )
+
+
+def begun(result_dir: Path, name: str, plan: Mapping[str, Any]) -> Path:
+    """A new folder with its plan, which is what goes on later is judged by. Raises UsageError."""
+    folder = RunFolder(result_dir, name)
+    folder.write_json(PLAN_FILE, plan)
+    return folder.path
+
+
+def resumed(folder: Path, kind: str) -> dict[str, Any]:
+    """The plan of a folder that goes on. Raises UsageError where it is none of this command's."""
+    plan = stored.read_json(folder / PLAN_FILE)
+    if plan.get("kind") != kind:
+        raise UsageError(f"{folder}: a `gateway bench {plan.get('kind')}` began it: go on with that command.")
+    return plan
+
+
+def scenario_of(plan: Mapping[str, Any], folder: Path) -> Scenario:
+    """Raises UsageError where the plan is of another version of the bench."""
+    return checked(plan.get("scenario", {}), str(folder / PLAN_FILE))
+
+
+def _whole_runs(folder: Path) -> dict[str, Path]:
+    """Cell id to the run of it. Runs that were cut are set aside, those that were interrupted do not count."""
+    found: dict[str, Path] = {}
+    for each in sorted(path for path in folder.iterdir() if path.is_dir()):
+        if stored.is_whole(each):
+            if not stored.read_json(each / "verdict.json").get("interrupted", False):
+                found.setdefault(stored.read_json(each / "run.json")["cell_id"], each)
+        elif not each.name.endswith(CUT_SUFFIX) and _is_a_run(each):
+            each.rename(each.with_name(each.name + CUT_SUFFIX))
+    return found
+
+
+def _is_a_run(folder: Path) -> bool:
+    """Empty, or with a run's first file, or that file half written."""
+    names = {path.name for path in folder.iterdir()}
+    return not names or bool(names & {"run.json", ".run.json.part"})
+
+
+def _of_stored(cell: Cell, run: stored.StoredRun) -> CellRun:
+    window_s = float(run.measurements["window"]["seconds"])
+    return CellRun(cell, run.folder.name, run.valid, run.interrupted, window_s, run.records)

@@ -1,0 +1,46 @@
+"""Child processes that end with whoever started them, in whatever way that is told to end. Owns their start and end."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+END_S_MAX = 30.0
+_ENDING = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextmanager
+def child(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a command, and end it. SIGTERM is KeyboardInterrupt meanwhile. options: Popen's.
+
+    Its session is its own: the terminal's Ctrl-C reaches this process alone, which ends the others.
+    """
+    told: list[int] = []
+    before = {number: signal.signal(number, lambda which, _: told.append(which)) for number in _ENDING}
+    try:
+        # Who is told to end while it starts is heard once there is a process to be ended.
+        process = subprocess.Popen(command, start_new_session=True, **options)  # noqa: S603 - the caller's own program
+        try:
+            for number in _ENDING:
+                signal.signal(number, signal.default_int_handler)
+            if told:
+                raise KeyboardInterrupt
+            yield process
+        finally:
+            end(process)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Ask it to end, wait, and kill it where it does not."""
+    process.terminate()
+    try:
+        process.wait(END_S_MAX)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -1,0 +1,125 @@
+"""A gateway of the bench's own: its configuration, its callers, its address.
+
+Owns the files in its folder and who the requests come as. Measures nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from bench.errors import UsageError
+from bench.own_processes import HOST, free_ports, running
+
+KEY_VARIABLE = "GATEWAY_BENCH_KEY_"
+
+
+@dataclass(frozen=True, slots=True)
+class Callers:
+    """Who the requests of each class come as. keys: class to its key; service_classes: class to what the key is for."""
+
+    service_classes: Mapping[str, str]
+    keys: Mapping[str, str] = field(repr=False)
+
+    def variables(self) -> dict[str, str]:
+        """Class name to the environment variable that holds its key."""
+        return {name: f"{KEY_VARIABLE}{name.upper().replace('-', '_')}" for name in self.keys}
+
+    def environment(self) -> dict[str, str]:
+        return {variable: self.keys[name] for name, variable in self.variables().items()}
+
+    def entries(self) -> list[dict[str, str]]:
+        return [
+            {
+                "id": f"bench-{name}",
+                "sha256": hashlib.sha256(key.encode()).hexdigest(),
+                "service_class": self.service_classes[name],
+                "tenant": f"bench-{name}",
+            }
+            for name, key in self.keys.items()
+        ]
+
+
+def fresh_callers(service_classes: Mapping[str, str]) -> Callers:
+    return Callers(service_classes, {name: f"gw-{secrets.token_urlsafe(32)}" for name in service_classes})
+
+
+class LocalGateway:
+    """One policy at a time, always at the same address. `base`: the configuration, but for what the bench says."""
+
+    def __init__(self, folder: Path, base: Mapping[str, Any], callers: Callers) -> None:
+        self._folder = folder
+        self._base = base
+        self._callers = callers
+        self._port, self._ops_port = free_ports(2)
+
+    @property
+    def url(self) -> str:
+        return f"http://{HOST}:{self._port}"
+
+    @contextmanager
+    def serving(self, name: str, policy: str) -> Iterator[None]:
+        """A gateway with that policy, a fresh process each time. Raises TargetUnreachableError where none comes up."""
+        config = self._written(name, policy)
+        ready_url = f"http://{HOST}:{self._ops_port}/readyz"
+        with running(["serve", "--config", str(config)], config.with_suffix(".log"), ready_url):
+            yield
+
+    def _written(self, name: str, policy: str) -> Path:
+        said = {
+            **self._base,
+            "listen": {"host": HOST, "port": self._port},
+            "ops": {"host": HOST, "port": self._ops_port},
+            "policy": policy,
+            "auth": {"keys_file": "keys.yaml"},
+            "drain": {"settle_s": 0, "deadline_s": 5},
+        }
+        path = self._folder / f"{name}.yaml"
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            _dump(self._folder / "keys.yaml", {"keys": self._callers.entries()})
+            _dump(path, said)
+        except OSError as error:
+            raise UsageError(f"{path}: cannot be written ({error.strerror}). Choose another --result-dir.") from error
+        return path
+
+
+def base_of_engine(url: str, model: str, tokenizer: Path, options: Mapping[str, Any]) -> dict[str, Any]:
+    """One engine, one pool."""
+    return {
+        "engines": [{"name": "engine", "url": url, "pool": "bench", **options}],
+        "pools": {"bench": {"models": [model], "tokenizer": {"kind": "local", "path": str(tokenizer)}}},
+    }
+
+
+def base_of_file(path: Path) -> tuple[dict[str, Any], str]:
+    """A gateway.yaml's own settings and its first engine's address. Raises UsageError where it has no engine.
+
+    What else is wrong with it the gateway says itself. Its paths are from its own folder, and stay so.
+    """
+    try:
+        said = yaml.safe_load(path.read_text(encoding="utf-8"))
+        engines = said["engines"]
+        url = str(engines[0]["url"])
+    except (OSError, yaml.YAMLError, KeyError, IndexError, TypeError) as error:
+        raise UsageError(f"{path}: no gateway.yaml with an engine in it ({error}).") from error
+    folder = path.parent.absolute()
+    for engine in engines:
+        if engine.get("calibration") not in (None, "probe", "off"):
+            engine["calibration"] = str(folder / engine["calibration"])
+    for pool in said.get("pools", {}).values():
+        tokenizer = pool.get("tokenizer") or {}
+        if "path" in tokenizer:
+            tokenizer["path"] = str(folder / tokenizer["path"])
+    return said, url
+
+
+def _dump(path: Path, value: Mapping[str, Any]) -> None:
+    path.write_text(yaml.safe_dump(value, sort_keys=False), encoding="utf-8")

@@ -1,0 +1,72 @@
+"""Runs as they lie on disk, read back: for reports, and for going on after an interruption. Changes nothing there.
+
+A run is whole when its last file is there: each file is renamed into place when it is complete, in one order.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.errors import UsageError
+from bench.records.request import RequestRecord, from_row
+from bench.records.store import LAST_FILE
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRun:
+    """One run. `run`, `measurements` and `verdict` are the files of these names."""
+
+    folder: Path
+    run: Mapping[str, Any]
+    records: Sequence[RequestRecord]
+    measurements: Mapping[str, Any]
+    verdict: Mapping[str, Any]
+
+    @property
+    def valid(self) -> bool:
+        return bool(self.verdict["verdict"] == "VALID")
+
+    @property
+    def interrupted(self) -> bool:
+        return bool(self.verdict.get("interrupted", False))
+
+
+def is_whole(folder: Path) -> bool:
+    return (folder / LAST_FILE).is_file()
+
+
+def read_run(folder: Path) -> StoredRun:
+    """Raises UsageError where the folder is no whole run."""
+    if not is_whole(folder):
+        raise UsageError(f"{folder}: no whole run. It has a {LAST_FILE} where it is one.")
+    try:
+        lines = (folder / "requests.jsonl").read_text(encoding="utf-8").splitlines()
+        return StoredRun(
+            folder=folder,
+            run=read_json(folder / "run.json"),
+            records=[from_row(json.loads(line)) for line in lines],
+            measurements=read_json(folder / "measurements.json"),
+            verdict=read_json(folder / "verdict.json"),
+        )
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise UsageError(f"{folder}: cannot be read as a run ({error}).") from error
+
+
+def runs_in(folder: Path) -> list[Path]:
+    """The whole runs of a comparison, by time of start."""
+    return sorted(each for each in folder.iterdir() if each.is_dir() and is_whole(each))
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Raises UsageError where there is no JSON object."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path}: cannot be read ({error}).") from error
+    if not isinstance(value, dict):
+        raise UsageError(f"{path}: not a JSON object.")
+    return value

@@ -1,0 +1,116 @@
+"""What a report is made of: the runs of a folder, read back, and the words of their plan. Analyses nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.analysis.comparison import ArmRun, Load
+from bench.analysis.limits import Limits, parse_limits
+from bench.errors import UsageError
+from bench.records import comparison, stored
+from bench.records.stored import StoredRun
+
+
+@dataclass(frozen=True, slots=True)
+class ReportRun:
+    arm: str
+    load: Load
+    trace: str
+    stored: StoredRun
+
+    @property
+    def window_s(self) -> float:
+        return float(self.stored.measurements["window"]["seconds"])
+
+    def as_arm_run(self) -> ArmRun:
+        return ArmRun(self.load, self.trace, self.arm, self.stored.valid, self.window_s, self.stored.records)
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """One run, a comparison or a ladder. arms: in the order of the scenario; again: those that are the first one."""
+
+    title: str
+    folder: Path
+    runs: Sequence[ReportRun]
+    arms: Sequence[str]
+    again: Sequence[str]
+    limits: Limits
+    cost_per_hour: float | None
+    planned: int
+    knee_per_s: float | None = None
+
+    @property
+    def class_names(self) -> list[str]:
+        names = (record.class_name for run in self.runs for record in run.stored.records)
+        return sorted(set(names), reverse=True)
+
+    @property
+    def loads(self) -> list[Load]:
+        return sorted({run.load for run in self.runs}, key=lambda load: (load.mix, load.rate_per_s))
+
+
+def read(folder: Path) -> Material:
+    """Raises UsageError where the folder is neither a run nor a comparison."""
+    if (folder / comparison.FILE).is_file():
+        return _comparison(folder)
+    if stored.is_whole(folder):
+        return _single(folder)
+    raise UsageError(f"{folder}: neither a run nor a comparison. Name a folder that `gateway bench` wrote.")
+
+
+def _comparison(folder: Path) -> Material:
+    said = stored.read_json(folder / comparison.FILE)
+    try:
+        scenario, order = said["scenario"], said["order"]
+        runs = [
+            ReportRun(
+                arm=cell["arm"],
+                load=Load(cell["load"], cell["rate_per_s"], cell["mix"]),
+                trace=cell["trace"],
+                stored=stored.read_run(folder / cell["run_id"]),
+            )
+            for cell in order
+        ]
+        arms = [arm["name"] for arm in scenario["arms"]]
+        planned = _planned(scenario)
+    except (KeyError, TypeError) as error:
+        raise UsageError(f"{folder / comparison.FILE}: not of this version of the bench ({error}).") from error
+    if not runs:
+        raise UsageError(f"{folder}: no run in it yet.")
+    return Material(
+        title=str(scenario["name"]),
+        folder=folder,
+        runs=runs,
+        arms=arms,
+        again=[arm["name"] for arm in scenario["arms"] if arm.get("again")],
+        limits=parse_limits(scenario["goodput"], "goodput"),
+        cost_per_hour=scenario.get("engine_cost_per_hour"),
+        planned=len(runs) if "good_share" in said else planned,
+        knee_per_s=said.get("knee_per_s"),
+    )
+
+
+def _planned(scenario: Mapping[str, Any]) -> int:
+    loads = len(scenario.get("loads") or scenario.get("rates_per_s") or ())
+    return loads * len(scenario["mixes"]) * len(scenario["seeds"]) * int(scenario["repeats"]) * len(scenario["arms"])
+
+
+def _single(folder: Path) -> Material:
+    run = stored.read_run(folder)
+    offered = float(run.measurements["window"]["offered_per_s"])
+    arm = str(run.run["target"].get("name", "target"))
+    mix = "/".join(str(share) for share in run.run["trace_origin"].get("mix", {}).values()) or "replay"
+    return Material(
+        title=folder.name,
+        folder=folder,
+        runs=[ReportRun(arm, Load(f"{offered:.3g} requests/s", offered, mix), "run", run)],
+        arms=[arm],
+        again=[],
+        limits=parse_limits(run.run["goodput"], "goodput"),
+        cost_per_hour=run.run.get("engine_cost_per_hour"),
+        planned=1,
+    )

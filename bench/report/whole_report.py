@@ -1,0 +1,107 @@
+"""A whole report from what lies in a folder: validity, tables, pictures. As Markdown, and as one HTML file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+from bench.analysis.comparison import ALL, LoadResult, compare
+from bench.analysis.cost import cost
+from bench.analysis.paired import Difference, differences
+from bench.records.request import Outcome
+from bench.report import difference_table
+from bench.report.comparison_table import describe
+from bench.report.figures import Figures
+from bench.report.material import Material
+from bench.report.page import blocks, document
+from bench.report.tables import NOTHING, table
+
+REASONS_SHOWN = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Everything that was computed, once for both forms."""
+
+    material: Material
+    results: Sequence[LoadResult]
+    differences: Sequence[Difference]
+
+    def markdown(self) -> str:
+        parts = [f"# {self.material.title}", self._summary(), *self._verdicts(), self._tables()]
+        return "\n\n".join(part for part in parts if part) + "\n"
+
+    def html(self) -> str:
+        invalid = " invalid" if self._invalid() or self._missing() else ""
+        verdict = "\n".join(blocks(part) for part in self._verdicts())
+        parts = [
+            f"<h1>{escape(self.material.title)}</h1>",
+            f'<div class="verdict{invalid}"><p><strong>{escape(self._summary())}</strong></p>{verdict}</div>',
+            *Figures(self.material, self.results).sections(),
+            "<h2>Tables</h2>",
+            blocks(self._tables()),
+        ]
+        return document(f"{self.material.title}: bench report", "\n".join(parts))
+
+    def _summary(self) -> str:
+        runs, invalid, missing = len(self.material.runs), self._invalid(), self._missing()
+        said = (
+            f"{runs - invalid} of {runs} runs VALID" if invalid else f"All {runs} runs VALID" if runs > 1 else "VALID"
+        )
+        if runs == 1 and invalid:
+            said = "INVALID"
+        if missing:
+            said += f"; {missing} of {self.material.planned} planned runs are missing"
+        if self.material.knee_per_s is not None:
+            said += f"; knee at {self.material.knee_per_s:g} requests/s"
+        return said
+
+    def _invalid(self) -> int:
+        return sum(not run.stored.valid for run in self.material.runs)
+
+    def _missing(self) -> int:
+        return max(0, self.material.planned - len(self.material.runs))
+
+    def _verdicts(self) -> list[str]:
+        """Why what counts not, before any figure."""
+        bad = [run for run in self.material.runs if not run.stored.valid]
+        lines = [f"- {run.stored.run['cell_id']}: {'; '.join(run.stored.verdict['reasons'])}" for run in bad]
+        if len(lines) > REASONS_SHOWN:
+            lines = [*lines[:REASONS_SHOWN], f"- and {len(lines) - REASONS_SHOWN} more"]
+        notes = sorted({note for run in self.material.runs for note in run.stored.verdict["notes"]})
+        lines += [f"- note: {note}" for note in notes[:REASONS_SHOWN]]
+        return ["\n".join(lines)] if lines else []
+
+    def _tables(self) -> str:
+        first = self.material.arms[0]
+        parts = [describe(self.results), difference_table.describe(self.differences, first), self._costs()]
+        return "\n\n".join(part for part in parts if part)
+
+    def _costs(self) -> str:
+        per_hour = self.material.cost_per_hour
+        if per_hour is None:
+            return ""
+        rows = []
+        for result in self.results:
+            for arm in result.arms:
+                everything = arm.classes[ALL]
+                found = cost(everything, per_hour)
+                prices = (found.per_accepted_response, found.per_response_in_time)
+                answered = str(everything.outcomes[Outcome.COMPLETED])
+                shown = (NOTHING if price is None else f"{price:.4g}" for price in prices)
+                rows.append([result.load.label, result.load.mix, arm.arm, answered, *shown])
+        head = ("load", "mix", "arm", "answers", "cost of an accepted response", "of one in time")
+        said = (
+            f"All engines together cost {per_hour:g} an hour; all of the window is paid for, answers alone divide it."
+        )
+        return f"### Cost\n\n{said}\n\n{table(head, rows)}"
+
+
+def report(material: Material) -> Report:
+    runs = [run.as_arm_run() for run in material.runs]
+    return Report(
+        material,
+        compare(runs, material.arms, material.limits),
+        differences(runs, material.arms, material.limits, again=material.again),
+    )

@@ -1,0 +1,66 @@
+"""All that came of a simulated scenario: over its seeds, as a record, held against what was measured. Plays nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bench.analysis.comparison import compare
+from bench.analysis.limits import Limits
+from bench.analysis.over_seeds import ArmOverSeeds, LoadOverSeeds, class_over_seeds, flow_over_seeds
+from bench.analysis.prediction import ArmPrediction, predictions
+from bench.scenario import Scenario
+from bench.simulation.profiles import Profile
+from bench.simulation.setup import Setup
+from bench.simulation.study import Run
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """found: predicted over measured, where there was a measurement."""
+
+    scenario: Scenario
+    profile: Profile
+    setups: Sequence[Setup]
+    runs: Sequence[Run]
+    found: Sequence[ArmPrediction]
+
+    def over_seeds(self) -> list[LoadOverSeeds]:
+        results = []
+        for load in sorted({run.block.load for run in self.runs}, key=lambda each: (each.rate_per_s, each.mix)):
+            arms = []
+            for setup in self.setups:
+                own = [run for run in self.runs if (run.block.load, run.arm) == (load, setup.arm)]
+                names = sorted({name for run in own for name in run.classes}, reverse=True)
+                classes = {name: class_over_seeds([run.classes[name] for run in own]) for name in names}
+                arms.append(ArmOverSeeds(setup.arm, classes, flow_over_seeds([run.throughput for run in own])))
+            results.append(LoadOverSeeds(load, len(self.scenario.seeds), arms))
+        return results
+
+    def to_json(self, command: Sequence[str]) -> dict[str, Any]:
+        """The record. What is not known has no key."""
+        said: dict[str, Any] = {
+            "schema_version": SCHEMA_VERSION,
+            "simulated": True,
+            "command": list(command),
+            "scenario": self.scenario.model_dump(mode="json", exclude_none=True),
+            "engine": self.profile.to_json(),
+            "arms": {setup.arm: setup.to_json() for setup in self.setups},
+            "loads": [each.to_json() for each in self.over_seeds()],
+            "runs": [run.to_json() for run in self.runs],
+        }
+        if self.found:
+            said["predicted_over_measured"] = [each.to_json() for each in self.found]
+        return said
+
+
+def held_against(
+    scenario: Scenario, each_runs: Sequence[Sequence[Run]], limits: Limits, measured: Mapping[str, Any]
+) -> list[ArmPrediction]:
+    """each_runs: the prediction, and after it those that bound it."""
+    arms = [arm.name for arm in scenario.arms]
+    compared = [compare([run.as_compared() for run in runs], arms, limits) for runs in each_runs]
+    return predictions(compared, measured)

@@ -1,0 +1,164 @@
+"""A scenario in virtual time: every arm under every load with every seed, side by side on all cores.
+
+Owns which runs there are and what comes back of each. Reads the clock for one thing: how fast it was.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.analysis.classes import ClassMeasure
+from bench.analysis.comparison import ALL, ArmRun, Load
+from bench.analysis.limits import Limits
+from bench.analysis.measurements import Throughput, put_together
+from bench.errors import UsageError
+from bench.load.pacing import Windows
+from bench.order import Block
+from bench.plans import trace_of
+from bench.records.request import RequestRecord
+from bench.scenario import Arm, Scenario
+from bench.simulated import SimulatedArm
+from bench.simulation.play import check_served, play
+from bench.simulation.profiles import Profile
+from bench.simulation.setup import Setup, flags_of, plan_of
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One run. keeps_records: they come back with it."""
+
+    setup: Setup
+    scenario: Scenario
+    limits: Limits
+    block: Block
+    keeps_records: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What came of a task. simulated_s: from the first arrival to the last end; spent_s: of one core's time."""
+
+    arm: str
+    block: Block
+    window_s: float
+    classes: dict[str, ClassMeasure]
+    throughput: Throughput | None
+    records: Sequence[RequestRecord]
+    steps: int
+    simulated_s: float
+    spent_s: float
+
+    def as_compared(self) -> ArmRun:
+        return ArmRun(self.block.load, self.block.trace, self.arm, True, self.window_s, self.records)
+
+    def to_json(self) -> dict[str, Any]:
+        load = self.block.load
+        return {
+            "load": load.label,
+            "mix": load.mix,
+            "seed": self.block.seed,
+            "arm": self.arm,
+            "steps": self.steps,
+            "simulated_s": round(self.simulated_s, 3),
+            "classes": {name: each.to_json() for name, each in self.classes.items()},
+        }
+
+
+def setups(scenario: Scenario, profile: Profile, base: Path) -> list[Setup]:
+    """Compile every arm, and see that its policy serves such requests at all. Raises UsageError."""
+    said = scenario.simulation
+    if said.engines < said.gateways:
+        raise UsageError(f"{said.engines} engines are not enough for {said.gateways} gateways. Give each at least one.")
+    made = [_setup(scenario, arm, profile, base) for arm in scenario.arms]
+    for setup in made:
+        for name, length in (("short", scenario.lengths.short), ("long", scenario.lengths.long)):
+            if name not in setup.service_classes:
+                raise UsageError(f"simulation: service_classes: {name} is missing. Say whose requests these are.")
+            check_served(setup, name, length.prompt_tokens, length.output_tokens)
+    return made
+
+
+def _setup(scenario: Scenario, arm: Arm, profile: Profile, base: Path) -> Setup:
+    said, counts = arm.simulated or SimulatedArm(), scenario.simulation
+    if arm.simulated is None and arm.credentials:
+        raise UsageError(
+            f"arms: {arm.name}: which policy is behind its URL is not known. "
+            "Add simulated: {policy: NAME_OR_FILE, engine: {…}}."
+        )
+    return Setup(
+        arm=arm.name,
+        plan=plan_of(said.policy, base),
+        flags=flags_of(said.engine, profile),
+        profile=profile,
+        engines=counts.engines,
+        gateways=counts.gateways,
+        service_classes=counts.service_classes,
+        priority=arm.priority,
+        tenants=counts.tenants,
+    )
+
+
+def tasks(scenario: Scenario, made: Sequence[Setup], limits: Limits, *, keeps_records: bool) -> list[Task]:
+    """Long runs first, so that no core ends with one alone."""
+    loads = [Load(label, rate, mix) for label, rate in scenario.offered() for mix in scenario.mixes]
+    loads.sort(key=lambda load: load.rate_per_s, reverse=True)
+    blocks = [Block(load, seed, 1) for load in loads for seed in scenario.seeds]
+    return [Task(setup, scenario, limits, block, keeps_records) for block in blocks for setup in made]
+
+
+def run(task: Task) -> Run:
+    """Play one run and measure it as a live one is measured."""
+    began = time.process_time()
+    scenario, trace = task.scenario, trace_of(task.scenario, task.block)
+    observation_s = round(trace.span_s - scenario.warmup_s, 6)
+    if observation_s <= 0:
+        raise UsageError(f"warmup_s: {scenario.warmup_s:g} leaves nothing of a trace of {trace.span_s:g} s.")
+    windows = Windows(scenario.warmup_s, observation_s, scenario.drain_deadline_s)
+    played = play(task.setup, trace, windows, task.block.seed)
+    measured = put_together(
+        played.records,
+        window_s=observation_s,
+        limits=task.limits,
+        loop_lags_s=(),
+        loop_period_s=1.0,
+        lag_tolerance_ms=scenario.lag_tolerance_ms,
+    )
+    ends_ms = [record.ended_ms for record in played.records if record.ended_ms is not None]
+    return Run(
+        arm=task.setup.arm,
+        block=task.block,
+        window_s=observation_s,
+        classes={name: each for name, each in measured.classes.items() if name != ALL or len(measured.classes) > 2},
+        throughput=measured.throughput,
+        records=played.records if task.keeps_records else (),
+        steps=played.steps,
+        simulated_s=max([trace.span_s, *(each / 1000 for each in ends_ms)]),
+        spent_s=time.process_time() - began,
+    )
+
+
+def run_all(todo: Sequence[Task], jobs: int, told: Callable[[int], None]) -> list[Run]:
+    """told: how many have been run so far. One job runs in this process."""
+    if jobs == 1:
+        runs = []
+        for task in todo:
+            runs.append(run(task))
+            told(len(runs))
+        return runs
+    with ProcessPoolExecutor(min(jobs, len(todo))) as processes:
+        runs = []
+        for done in processes.map(run, todo):
+            runs.append(done)
+            told(len(runs))
+    return runs
+
+
+def with_counts(scenario: Scenario, **counts: int | None) -> Scenario:
+    """Return the scenario with engines, gateways or tenants as stated, where they are."""
+    stated = {name: count for name, count in counts.items() if count is not None}
+    return scenario.model_copy(update={"simulation": scenario.simulation.model_copy(update=stated)})

@@ -1,0 +1,191 @@
+"""Scenarios in virtual time: what is said of them, and that they end as a live bench's requests do."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.analysis.over_seeds import spread, student
+from bench.cli import main
+from bench.errors import UsageError
+from bench.load.pacing import Windows
+from bench.records.request import Outcome
+from bench.scenario import Scenario
+from bench.simulation import study
+from bench.simulation.play import play
+from bench.simulation.profiles import PROFILES
+from bench.simulation.setup import Setup
+from bench.trace.arrivals import Arrival, Trace
+
+CPU = PROFILES["cpu"]
+OPTIONS = ["simulate", "--profile", "cpu", "--request-rate", "1.2", "--num-prompts", "40", "--output-tokens", "16"]
+
+
+def a_scenario(**said: Any) -> Scenario:
+    arm = {"name": "sf", "simulated": {"policy": "short-first"}}
+    start = {"version": 1, "name": "s", "model": "m", "tokenizer": ".", "rates_per_s": [1.0], "num_prompts": 20}
+    return Scenario.model_validate({**start, "arms": [arm], **said})
+
+
+def a_setup(policy: str = "short-first", *, fleet: dict[str, int] | None = None, **engine: Any) -> Setup:
+    arm = {"name": "a", "simulated": {"policy": policy, "engine": engine}}
+    [setup] = study.setups(a_scenario(arms=[arm], simulation=fleet or {}), CPU, Path())
+    return setup
+
+
+def a_trace(*arrivals: tuple[float, str, int, int]) -> Trace:
+    return Trace(tuple(Arrival(*each) for each in arrivals), arrivals[-1][0] + 1.0, {"label": "by hand"})
+
+
+def records_of(setup: Setup, trace: Trace, *, drain_s: float = 600.0) -> Any:
+    return play(setup, trace, Windows(0.0, trace.span_s, drain_s), seed=1).records
+
+
+def simulated(tmp_path: Path, *options: str) -> dict[str, Any]:
+    assert main([*OPTIONS, "--result-dir", str(tmp_path), *options]) == 0
+    [file] = tmp_path.glob("*/simulation.json")
+    said: dict[str, Any] = json.loads(file.read_text())
+    file.rename(tmp_path / f"{file.parent.name}.json")
+    return said
+
+
+@pytest.mark.parametrize(
+    ("freedom", "value"), [(1, 12.706), (2, 4.3027), (3, 3.1824), (4, 2.7764), (9, 2.2622), (30, 2.0423)]
+)
+def test_the_interval_is_students(freedom, value):
+    assert student(freedom) == pytest.approx(value, rel=0.004)
+
+
+def test_a_figure_that_a_run_does_not_have_has_no_mean():
+    assert spread([1.0, None]) is None
+    assert spread([]) is None
+
+
+def test_one_seed_and_an_unanswered_quantile_have_no_interval():
+    assert spread([3.0]).to_json() == {"mean": 3.0, "seeds": 1}
+    assert spread([3.0, float("inf")]).to_json() == {"mean": "inf", "seeds": 2}
+
+
+def test_the_mean_lies_in_the_middle_of_its_interval():
+    found = spread([1.0, 2.0, 3.0])
+    assert (found.mean, found.high - found.mean) == (2.0, pytest.approx(4.3027 / 3**0.5, rel=1e-3))
+    assert found.mean - found.low == pytest.approx(found.high - found.mean)
+
+
+def test_a_record_says_that_it_is_simulated_and_leaves_out_what_is_not_known(tmp_path):
+    said = simulated(tmp_path, "--policies", "passthrough", "short-first", "--seeds", "1", "2", "--jobs", "1")
+    assert said["simulated"] is True
+    assert "not measured" in PROFILES["h200"].about
+    assert said["engine"]["name"] == "cpu"
+    arms = said["loads"][0]["arms"]
+    assert [arm["arm"] for arm in arms] == ["passthrough", "short-first"]
+    short = arms[0]["classes"]["short"]
+    assert short["offered"] == short["outcomes"]["completed"] == 64
+    assert short["over_seeds"]["ttft_ms.p95"]["seeds"] == 2
+    assert "completed_in_time" not in short
+    assert "goodput_per_s" not in short["over_seeds"]
+    assert "chunk_gap_ms" not in said["runs"][0]["classes"]["short"]
+
+
+def test_whatever_the_number_of_processes_the_figures_are_the_same(tmp_path):
+    options = ("--policies", "short-first", "sliced", "--seeds", "1", "2")
+    one, two = (simulated(tmp_path, *options, "--jobs", jobs) for jobs in ("1", "2"))
+    assert one["loads"] == two["loads"]
+
+
+def test_short_prompts_wait_less_behind_a_policy_that_puts_them_first(tmp_path):
+    options = ("--jobs", "1", "--request-rate", "1.6", "--long-prefill-token-threshold", "640")
+    said = simulated(tmp_path, "--policies", "passthrough", "short-first", *options, "--scheduling-policy", "priority")
+    first, second = (arm["classes"]["short"]["over_seeds"]["ttft_ms.p95"]["mean"] for arm in said["loads"][0]["arms"])
+    assert second < first / 2
+
+
+def test_a_lone_request_takes_what_its_steps_and_a_request_take():
+    [record] = records_of(a_setup("passthrough"), a_trace((0.0, "short", 512, 9)))
+    steps = CPU.step_time
+    prefill_s = steps.base_s + steps.chunk_s(512, 0)
+    assert record.ttft_ms == pytest.approx(1000 * (CPU.request_s + prefill_s), rel=1e-6)
+    assert record.tpot_ms == pytest.approx(1000 * (steps.base_s + steps.chunk_s(1, 516)), rel=0.01)
+    assert (record.output_tokens, record.outcome, record.accepted) == (9, Outcome.COMPLETED, True)
+
+
+def test_what_is_open_at_the_end_of_the_drain_is_unfinished_and_has_no_times():
+    short, long = records_of(
+        a_setup("passthrough"), a_trace((0.0, "short", 100, 5), (0.1, "long", 60_000, 5)), drain_s=0.5
+    )
+    assert short.outcome is Outcome.COMPLETED
+    assert (long.outcome, long.ttft_ms, long.ended_ms) == (Outcome.UNFINISHED, None, None)
+
+
+def test_a_client_that_leaves_is_cancelled_and_one_that_waits_too_long_is_expired():
+    trace = a_trace(*((0.0, "short", 600, 2) for _ in range(60)))
+    gone = Trace((replace(trace.arrivals[0], cancel_after_s=0.001), *trace.arrivals[1:]), trace.span_s, trace.origin)
+    records = records_of(a_setup(), gone)
+    assert records[0].outcome is Outcome.CANCELLED
+    late = [record for record in records if record.outcome in {Outcome.EXPIRED, Outcome.REFUSED}]
+    assert late
+    assert all(record.reason in {"wait_deadline", "predicted_miss"} and not record.accepted for record in late)
+
+
+def test_priorities_of_an_arm_without_a_gateway_reach_the_engine():
+    trace = a_trace(*((0.0, "long", 8192, 2) for _ in range(6)), (0.01, "short", 512, 2))
+    plain, urgent = (
+        records_of(replace(a_setup("passthrough", scheduling_policy="priority"), priority=priority), trace)[-1].ttft_ms
+        for priority in ({"short": 10, "long": 0}, {"short": 0, "long": 10})
+    )
+    assert urgent < plain / 2
+
+
+def test_gateways_have_engines_and_requests_of_their_own():
+    trace = a_trace(*((at / 10, "short", 512, 8) for at in range(200)))
+    alone = records_of(a_setup(fleet={"engines": 4}), trace)
+    split = records_of(a_setup(fleet={"engines": 4, "gateways": 4}), trace)
+    assert [record.index for record in split] == list(range(200))
+    assert all(record.outcome is Outcome.COMPLETED for record in [*alone, *split])
+    # A gateway that knows of all engines sends nobody where another waits; a blind balancer does.
+    assert max(record.ttft_ms for record in alone) < max(record.ttft_ms for record in split)
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ({"arms": [{"name": "a", "credentials": {"short": "KEY"}}]}, "which policy"),
+        ({"arms": [{"name": "a", "simulated": {"policy": "no-such"}}]}, "no-such"),
+        ({"simulation": {"gateways": 2}}, "not enough for 2 gateways"),
+        ({"simulation": {"service_classes": {"short": "interactive"}}}, "long is missing"),
+        ({"simulation": {"service_classes": {"short": "gold", "long": "batch"}}}, "no service class gold"),
+        ({"lengths": {"short": {"prompt_tokens": 9, "output_tokens": 5000}}}, "more than the 4096 output tokens"),
+    ],
+)
+def test_what_cannot_be_simulated_is_said_before_it_is(said, message):
+    with pytest.raises(UsageError, match=message):
+        study.setups(a_scenario(**said), CPU, Path())
+
+
+def test_predictions_are_held_against_the_same_traces_alone(tmp_path, capsys):
+    scenario = tmp_path / "s.yaml"
+    head = {"version": 1, "name": "s", "model": "m", "tokenizer": ".", "rates_per_s": [1.0], "num_prompts": 20}
+    scenario.write_text(json.dumps({**head, "arms": [{"name": "a"}]}))
+    measured = {
+        "scenario": {**Scenario.model_validate({**head, "arms": [{"name": "a"}]}).model_dump(mode="json")},
+        "loads": [{"label": "1 requests/s", "mix": "80/20", "arms": [measured_arm()]}],
+    }
+    measured["scenario"] = {key: value for key, value in measured["scenario"].items() if value is not None}
+    record = tmp_path / "comparison.json"
+    record.write_text(json.dumps(measured))
+    command = ["simulate", str(scenario), "--profile", "cpu", "--measured", str(record), "--jobs", "1"]
+    assert main([*command, "--result-dir", str(tmp_path / "runs")]) == 0
+    said = capsys.readouterr().out
+    assert "| a   | 1 requests/s, 80/20 | long TTFT p50 ms |" in said
+    measured["scenario"]["num_prompts"] = 21
+    record.write_text(json.dumps(measured))
+    assert main([*command, "--result-dir", str(tmp_path / "runs")]) == 2
+    assert "num_prompts is 21 there and 20 here" in capsys.readouterr().err
+
+
+def measured_arm() -> dict[str, Any]:
+    return {"arm": "a", "classes": {"long": {"ttft_ms": {"p50": {"value": 900.0}}}}, "total_tokens_per_s": 2000.0}
