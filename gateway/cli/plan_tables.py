@@ -109,13 +109,14 @@ def pools_table(settings: Settings) -> str:
         [
             name,
             ", ".join(pool.models),
+            pool.length_class or "all",
             pool.region,
             "auto" if pool.max_model_len is None else str(pool.max_model_len),
             f"local {pool.tokenizer.path}" if isinstance(pool.tokenizer, LocalTokenizer) else pool.tokenizer.kind,
         ]
         for name, pool in settings.pools.items()
     ]
-    return table(["pool", "models", "region", "context", "tokenizer"], rows)
+    return table(["pool", "models", "prompts", "region", "context", "tokenizer"], rows)
 
 
 def keys_table(keys: tuple[KeyEntry, ...], classes: Mapping[str, ClassPlan]) -> str:

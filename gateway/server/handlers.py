@@ -177,30 +177,33 @@ class Handlers:
         body = await intake.read_body(visit.request, visit.client, rooms.intake, held)
         draft = await of_body(len(body), requests.read, route, body, headers.get("Content-Type", ""))
         pools = rooms.pools  # those that the model is looked up in; a reload in between replaces the whole
-        pool = models.pool_of(pools, identity, draft.model)
+        model_pools = models.pools_of(pools, identity, draft.model)
         call = await of_body(len(body), requests.judge, draft, plan.request, rooms.allowed_engine_fields)
         previous = call.members.get("previous_response_id") if route is RESPONSES else None
-        engine = None if previous is None else rooms.keeper_of(previous, identity.tenant, pool.name).target.name
-        context_tokens = pools.context_tokens(call.model)
-        shape = await self._measure(exchange, pool, call, context_tokens)
-        rooms.observer.measured(exchange, plan.length_class(shape.longest_prompt_tokens), pool.name)
+        keeper = None if previous is None else rooms.keeper_of(previous, identity.tenant, model_pools).target
+        counting, longest_tokens = rooms.answering(model_pools), pools.longest_context_tokens(model_pools, call.model)
+        shape = await self._measure(exchange, counting, call, longest_tokens)
+        length_class = plan.length_class(shape.longest_prompt_tokens)
+        # What goes on from a response can go on nowhere but where that is kept, however long it is.
+        pool = model_pools.of(length_class) if keeper is None else model_pools.named(keeper.pool)
+        rooms.observer.measured(exchange, length_class, pool.name)
         prompt, is_divisible = await self._divisible(plan, pool, call, shape)
         judge = partial(
             classify,
             identity=identity,
             shape=shape,
-            context_tokens=context_tokens,
+            context_tokens=pools.context_tokens(pool, call.model),
             wait_s_wish=wait_s_wish,
             output_param=call.output_member or "",
             prompt_param=call.prompt_member,
             fingerprint=hash(body),
             says_retry=intake.says_retry(visit.request),
             is_divisible=is_divisible,
-            engine=engine,
+            engine=None if keeper is None else keeper.name,
         )
         judged = judge(plan)
         if (shadow := rooms.shadows.of(pool.name)) is not None:
-            line = Line(identity.service_class, plan.length_class(shape.longest_prompt_tokens))
+            line = Line(identity.service_class, length_class)
             shadow.judge(judge, judged, line, rooms.clock.now())
         if not isinstance(judged, Assignment):
             raise Refusing(judged)

@@ -1,4 +1,4 @@
-"""The models of a caller: which pool serves one, and the answers to GET /v1/models and /v1/models/{id}.
+"""The models of a caller: which pools serve one, and the answers to GET /v1/models and /v1/models/{id}.
 
 Owns the selection: a caller sees the models that the configuration serves and its key allows, each card as its engine
 wrote it but for paths on the engine's disk. Takes no engine time and waits in no line.
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gateway.core.types import Identity, Reason, Refusal
-from gateway.engines.pool import Pool, Pools
+from gateway.engines.pool import ModelPools, Pools
 from gateway.server.refusing import Refusing
 
 _NAME_SHOWN_CHARACTERS_MAX = 256
@@ -36,14 +36,14 @@ def _single(pools: Pools, identity: Identity, model: str) -> bytes:
     return _dumps(card)
 
 
-def pool_of(pools: Pools, identity: Identity, model: str) -> Pool:
-    """Return the pool that serves the caller this model. Raises Refusing."""
-    pool = pools.of_model(model)
-    if pool is None:
+def pools_of(pools: Pools, identity: Identity, model: str) -> ModelPools:
+    """Return the pools that serve the caller this model. Raises Refusing."""
+    those = pools.of_model(model)
+    if those is None:
         raise Refusing(_unknown_model(model))
     if not _allowed(model, identity):
         raise Refusing(_not_allowed(model))
-    return pool
+    return those
 
 
 def _unknown_model(model: str) -> Refusal:

@@ -13,7 +13,7 @@ from gateway.core.plan import Plan
 from gateway.core.types import Reason, Refusal
 from gateway.counting.counter import TokenCounter
 from gateway.engines.canary import Canary
-from gateway.engines.pool import Pools
+from gateway.engines.pool import ModelPools, Pool, Pools
 from gateway.engines.watch import EngineWatch
 from gateway.identity.keyring import Keyring
 from gateway.identity.tokens import Tokens
@@ -54,17 +54,22 @@ class Rooms:
     client_stall_s: float
     one_request_a_connection: bool
 
-    def keeper_of(self, response_id: str, tenant: str, pool: str | None = None) -> EngineWatch:
+    def answering(self, pools: ModelPools) -> Pool:
+        """Return the pool to ask about a model where length does not matter: one with an engine up, if there is one."""
+        up = {watch.target.pool for watch in self.watches.values() if watch.health.is_up}
+        return next((pool for pool in pools if pool.name in up), pools.short)
+
+    def keeper_of(self, response_id: str, tenant: str, pools: ModelPools | None = None) -> EngineWatch:
         """Return the engine that keeps a tenant's response. Raises Refusing.
 
-        pool: the one that is to go on from it; None: it is only asked about.
+        pools: those of which one is to go on from it; None: it is only asked about.
         """
-        param = "response_id" if pool is None else "previous_response_id"
+        param = "response_id" if pools is None else "previous_response_id"
         kept_by = self.kept_responses.engine_of(response_id, tenant, param=param)
         watch = self.watches.get(kept_by.name)  # none, or another's name by now, after a reload
         if watch is None or watch.target.url != kept_by.url or not watch.health.is_up:
             raise Refusing(Refusal(Reason.NO_ENGINE, "The engine that made this response is not there now."))
-        if pool not in {None, watch.target.pool}:
+        if pools is not None and watch.target.pool not in {pool.name for pool in pools}:
             message = "The response was made by another pool of engines than serves this model."
             raise Refusing(Refusal(Reason.BAD_REQUEST, message, code="invalid_value", param=param))
         return watch

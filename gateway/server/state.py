@@ -73,6 +73,7 @@ def state(rooms: Rooms, *, promises: bool = True) -> dict[str, Any]:
 def _pool(rooms: Rooms, name: str, gate: Gate, now: float, *, promises: bool) -> dict[str, Any]:
     snapshot, models = gate.snapshot(), gate.step_models()
     return {
+        "length_class": next((pool.length_class for pool in rooms.pools if pool.name == name), None),
         "draining": snapshot.draining,
         "shifted": rooms.canary.is_shifted(name),
         "lines": [

@@ -33,7 +33,7 @@ _QUERY = re.compile(r"stream=(true|false)|starting_after=\d{1,9}")
 
 
 class Unadmitted:
-    """Passes questions on to an engine of the model's pool, each engine in its turn."""
+    """Passes questions on to an engine that serves the model, each engine in its turn."""
 
     def __init__(self, rooms: Rooms) -> None:
         self._rooms = rooms
@@ -46,11 +46,11 @@ class Unadmitted:
         with self._opening(identity.tenant):
             body = await intake.read_body(visit.request, visit.client, rooms.intake, held)
             draft = await of_body(len(body), requests.read, route, body)
-            pool = models.pool_of(rooms.pools, identity, draft.model)
+            pools = models.pools_of(rooms.pools, identity, draft.model)
             allowed = rooms.allowed_engine_fields
             call = await of_body(len(body), requests.judge, draft, rooms.plan.request, allowed)
             sent = await of_body(len(body), call.rewritten, set_members={})
-            watch = self._turns.next_of(pool.name)
+            watch = self._turns.next_of(rooms.answering(pools).name)
             if watch is None:
                 raise Refusing(Refusal(Reason.NO_ENGINE, "No engine can serve this model now."))
             headers = engine_headers(visit.request.headers.items(), content_type="application/json")

@@ -45,6 +45,7 @@ def pools(settings: Settings) -> Pools:
             pool.models,
             tuple(_target(engine) for engine in settings.engines_of(name)),
             context_tokens_stated=pool.max_model_len,
+            length_class=pool.length_class,
         )
         for name, pool in settings.pools.items()
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from gateway.core.types import LengthClass
 from gateway.strict_yaml import problem
 
 if TYPE_CHECKING:
@@ -67,13 +68,40 @@ def _check_unique(values: Iterable[str], place: str) -> None:
 
 
 def _check_models(pools: dict[str, Pool]) -> None:
-    served_by: dict[str, str] = {}
+    """A model is in one pool for all prompts, or in one for short prompts and one for long ones."""
+    served_by: dict[str, list[str]] = {}
     for name, pool in pools.items():
         for index, model in enumerate(pool.models):
-            if model in served_by:
+            others = served_by.setdefault(model, [])
+            if others:
+                _check_second(pools, model, name, others, at=f"pools.{name}.models[{index}]")
+            others.append(name)
+    for model, (first, *others) in served_by.items():
+        length_class = pools[first].length_class
+        if length_class is not None and not others:
+            missing = LengthClass.LONG if length_class is LengthClass.SHORT else LengthClass.SHORT
+            raise problem(
+                f"is {length_class}, and the model {model} has no pool for {missing} prompts",
+                fix=f"Add a pool with `length_class: {missing}` that serves it, or remove this line",
+                at=f"pools.{first}.length_class",
+            )
+
+
+def _check_second(pools: dict[str, Pool], model: str, name: str, others: list[str], at: str) -> None:
+    """Check a pool of a model that others serve: it has the other length class, and both count and reside alike."""
+    for other in others:
+        one, two = pools[other], pools[name]
+        if other == name or None in {one.length_class, two.length_class} or one.length_class is two.length_class:
+            raise problem(
+                f"is served by the pool {other} already",
+                fix="List each model once: it decides the pool of a request; or in two pools, one with "
+                "`length_class: short` and one with `length_class: long`",
+                at=at,
+            )
+        for key, why in (("tokenizer", "the count decides the pool"), ("region", "no prompt's length moves its data")):
+            if getattr(one, key) != getattr(two, key):
                 raise problem(
-                    f"is served by the pool {served_by[model]} already",
-                    fix="List each model once: it decides the pool of a request",
-                    at=f"pools.{name}.models[{index}]",
+                    f"is not that of the pool {other}, which serves {model} too",
+                    fix=f"State the same {key} for both: {why}",
+                    at=f"pools.{name}.{key}",
                 )
-            served_by[model] = name

@@ -11,7 +11,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from gateway.core.types import EngineLimits
+from gateway.core.types import EngineLimits, LengthClass
 from gateway.settings import agreement
 from gateway.settings.fields import (
     TOKENS_MAX,
@@ -172,9 +172,14 @@ Tokenizer = Annotated[LocalTokenizer | EngineTokenizer | EstimateTokenizer, Fiel
 
 
 class Pool(Strict):
-    """Engines that serve the same models in the same data region."""
+    """Engines that serve the same models in the same data region.
+
+    length_class: the prompts that it serves, by the policy's length_classes; another pool serves the other ones of each
+    model. null: all.
+    """
 
     models: Annotated[tuple[ModelName, ...], Field(min_length=1, max_length=1000)]
+    length_class: LengthClass | None = None
     region: Name | None = None
     max_model_len: AutoCount = None
     tokenizer: Tokenizer = EngineTokenizer()

@@ -104,15 +104,20 @@ def a_chat(**members: Any) -> dict[str, Any]:
 def settings_text(engines: Mapping[str, str], **sections: Any) -> dict[str, Any]:
     """Return gateway.yaml for engines by name, as a value. `sections` replace or add top-level keys.
 
-    `engine`: members of every engine's entry; `limits` and others as in the file.
+    `engine`: members of every engine's entry; `pool_of`: an engine's pool, where it is not that; `limits` and others as
+    in the file.
     """
+    pool_of = sections.pop("pool_of", {})
     quiet = {"scheduling": "fcfs", "calibration": "off"}  # no request of the gateway's own reaches a script
     engine = {"pool": "chat", **quiet, "priority_carrier": "header", **sections.pop("engine", {})}
     return {
         "listen": {"host": "127.0.0.1", "port": 0},
         "ops": {"host": "127.0.0.1", "port": 0},
         "auth": {"keys_file": "keys.yaml"},
-        "engines": [{"name": name, "url": url, **engine} for name, url in engines.items()],
+        "engines": [
+            {"name": name, "url": url, **engine, "pool": pool_of.get(name, engine["pool"])}
+            for name, url in engines.items()
+        ],
         "pools": {"chat": {"models": [MODEL], "tokenizer": {"kind": "estimate"}}},
         **sections,
     }

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from gateway import settings as settings_file
-from gateway.core.types import EngineLimits
+from gateway.core.types import EngineLimits, LengthClass
 from gateway.settings import EngineTokenizer, EstimateTokenizer, LocalTokenizer, Ops, Settings
 from gateway.strict_yaml import ConfigError
 from gateway.wire.fields import OPERATOR_MEMBERS
@@ -276,6 +276,39 @@ def test_two_pools_may_not_serve_the_same_model(folder: Path) -> None:
     pools = {"eu": {"models": ["m"]}, "us": {"models": ["n", "m"]}}
     refusal = refusal_of(folder, changed(MINIMAL, ("engines", engines), ("pools", pools)))
     assert (refusal.key_path, refusal.problem) == ("pools.us.models[1]", "is served by the pool eu already")
+
+
+def of_lengths(**pools: dict[str, Any]) -> str:
+    """gateway.yaml with these pools of the model m, an engine in each."""
+    engines = [{"name": name, "url": f"http://{name}", "pool": name} for name in pools]
+    stated = {name: {"models": ["m"], **pool} for name, pool in pools.items()}
+    return changed(MINIMAL, ("engines", engines), ("pools", stated))
+
+
+def test_two_pools_serve_one_model_each_for_its_length_class(folder: Path) -> None:
+    pools = load(folder, of_lengths(s={"length_class": "short"}, v={"length_class": "long"})).pools
+    assert [pool.length_class for pool in pools.values()] == [LengthClass.SHORT, LengthClass.LONG]
+
+
+@pytest.mark.parametrize(
+    ("pools", "message"),
+    [
+        ({"s": {"length_class": "short"}}, "pools.s.length_class: is short, and the model m has no pool for long prompts. Add a pool with `length_class: long` that serves it, or remove this line."),
+        ({"v": {"length_class": "long"}}, "pools.v.length_class: is long, and the model m has no pool for short prompts"),
+        ({"s": {"length_class": "short"}, "v": {"length_class": "long", "models": ["m", "n"]}}, "pools.v.length_class: is long, and the model n has no pool for short prompts"),
+        ({"s": {"length_class": "short"}, "t": {"length_class": "short"}}, "pools.t.models[0]: is served by the pool s already"),
+        ({"s": {"length_class": "short"}, "t": {}}, "pools.t.models[0]: is served by the pool s already"),
+        ({"s": {}, "v": {"length_class": "long"}}, "or in two pools, one with `length_class: short` and one with `length_class: long`"),
+        ({"s": {"length_class": "short"}, "v": {"length_class": "long"}, "t": {"length_class": "long"}}, "pools.v.models[0]: is served by the pool t already"),
+        ({"s": {"length_class": "short"}, "v": {"length_class": "long", "tokenizer": {"kind": "estimate"}}}, "pools.v.tokenizer: is not that of the pool s, which serves m too. State the same tokenizer for both"),
+        ({"s": {"length_class": "short", "region": "eu"}, "v": {"length_class": "long"}}, "pools.v.region: is not that of the pool s, which serves m too. State the same region for both"),
+        ({"s": {"length_class": "medium"}}, "pools.s.length_class: 'medium' is not one of: short, long"),
+    ],
+)  # fmt: skip
+def test_pools_by_length_that_cannot_serve_every_prompt_alike_are_refused(
+    folder: Path, pools: dict[str, Any], message: str
+) -> None:
+    assert message in str(refusal_of(folder, of_lengths(**pools)))
 
 
 def test_an_engine_key_with_a_line_break_is_refused_unseen(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

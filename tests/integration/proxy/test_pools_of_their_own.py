@@ -2,34 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import asynccontextmanager
-
 from gateway.engines import watch
-from gateway.server import wiring
-from gateway.server.app import Gateway
-from gateway.server.reload import Configured
-from gateway.settings import load
 from gateway.testing import answers
-from gateway.testing.builders import a_plan
-from gateway.testing.harness import MODEL, Running, running, settings_text, write_configuration
+from gateway.testing.harness import MODEL, running
 from gateway.testing.scripted_engine import ScriptedEngine
 
 ESTIMATE = {"kind": "estimate"}
 POOLS = {"chat": {"models": [MODEL], "tokenizer": ESTIMATE}, "code": {"models": ["coder"], "tokenizer": ESTIMATE}}
-
-
-@asynccontextmanager
-async def two_pools(folder, chat, code):
-    value = settings_text({"a": chat.url, "b": code.url}, pools=POOLS)
-    value["engines"][1]["pool"] = "code"
-    settings, plan = await asyncio.to_thread(lambda: load(write_configuration(folder, value))), a_plan()
-    keyring = await asyncio.to_thread(wiring.keyring, settings, plan)
-    configured = Configured(folder / "gateway.yaml", settings, plan, ())
-    async with Gateway(configured, keyring, lambda: configured) as gateway:
-        serving = Running(gateway, gateway.port, gateway.ops_port)
-        await serving.until(lambda: all(watch.health.is_up for watch in gateway.rooms.watches.values()))
-        yield serving
 
 
 async def lose(gateway, engine, name):
@@ -49,7 +28,7 @@ async def test_the_gateway_is_ready_while_any_pool_can_serve_and_names_the_other
     async with (
         ScriptedEngine(answers.completion()) as chat,
         ScriptedEngine(model="coder") as code,
-        two_pools(tmp_path, chat, code) as gateway,
+        running(tmp_path, chat, code, pools=POOLS, pool_of={"b": "code"}) as gateway,
     ):
         assert await readiness(gateway) == (200, [])
         await lose(gateway, code, "b")
