@@ -161,7 +161,7 @@ def test_a_calibration_file_gives_the_steps_their_costs(tmp_path: Path) -> None:
     assert profile.max_num_batched_tokens == 512
     assert profile.step_time.chunk_s(100, 0) == pytest.approx(100 * 1e-4 + 2e-8 * 100 * 50)
     file.write_text("model: tiny\nbase_s: {value: 1}\nper_token_context_s: {value: 0}\n")
-    with pytest.raises(UsageError, match="per_token_s: Field required"):
+    with pytest.raises(UsageError, match="per_token_s: "):
         settings("--calibration", str(file))
 
 
