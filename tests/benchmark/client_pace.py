@@ -1,9 +1,7 @@
 """Whether the bench's client keeps time: dispatches a second, and its lag with hundreds of streams open, on loopback.
 
-`python tests/benchmark/client_pace.py [--vllm PATH_TO_VLLM]` from the repository's root. A stub in a process of its own
-answers at once, so that all that is measured is the client. With --vllm, `vllm bench serve` sends as many requests at
-the same rate to the same stub, and what its clients saw is shown as a ratio: a stub has no latency, so every
-millisecond is the client's own. Where other work shares the machine, only the ratio means something.
+`python tests/benchmark/client_pace.py` from the repository's root. A stub in a process of its own answers at once, so
+that all that is measured is the client: its lag, and the time to a first token that nobody had to compute.
 """
 
 # ruff: noqa: T201 - a script that prints
@@ -16,7 +14,6 @@ import gc
 import json
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -167,30 +164,8 @@ def at(ordered: Sequence[float], q: float) -> float:
     return found.value
 
 
-def vllm_bench(command: str, url: str, case: Case) -> dict[str, float]:
-    """What `vllm bench serve` says of as many requests at the same rate to the same stub."""
-    tokenizer = Path(__file__).parents[2] / "bench/simulation/emulator/tokenizer"
-    with tempfile.TemporaryDirectory() as folder:
-        words = [command, "bench", "serve", "--backend", "openai", "--base-url", url, "--model", "stub"]
-        words += ["--tokenizer", str(tokenizer), "--dataset-name", "random", "--random-input-len", "64"]
-        words += [
-            "--random-output-len",
-            str(case.tokens),
-            "--request-rate",
-            str(case.rate_per_s),
-            "--burstiness",
-            "1000",
-        ]
-        words += ["--num-prompts", str(round(case.rate_per_s * case.seconds)), "--disable-tqdm"]
-        words += ["--save-result", "--result-dir", folder, "--result-filename", "said.json"]
-        subprocess.run(words, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=300)
-        said: dict[str, float] = json.loads((Path(folder) / "said.json").read_text())
-        return said
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--vllm", metavar="PATH", help="the vllm program of an engine's environment")
     parser.add_argument("--stub", nargs=3, metavar=("PORT", "STREAM_S", "TOKENS"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.stub:
@@ -208,12 +183,6 @@ def main() -> int:
             assert ours.completed == round(case.rate_per_s * case.seconds), f"only {ours.completed} completed"
             figures = (ours.sent_per_s, ours.lag_p50, ours.lag_p99, ours.lag_max, ours.ttft_p50, ours.ttft_p99)
             print(f"{case.name:>18} " + " ".join(f"{value:8.2f}" for value in figures), flush=True)
-            if args.vllm is not None:
-                theirs = vllm_bench(args.vllm, url, case)
-                print(
-                    f"{'vllm bench serve':>18} TTFT p50 {theirs['median_ttft_ms']:.2f} ms, p99 {theirs['p99_ttft_ms']:.2f} ms:"
-                    f" {theirs['median_ttft_ms'] / ours.ttft_p50:.1f} and {theirs['p99_ttft_ms'] / ours.ttft_p99:.1f} of ours"
-                )
             stub.terminate()
     return 0
 

@@ -205,10 +205,10 @@ def test_a_wrong_command_exits_with_2_and_says_why(
     assert said in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["run", "compare", "capacity"])
+@pytest.mark.parametrize("command", ["run", "compare", "capacity", "trace", "policies", "ladder", "report"])
 def test_every_command_has_help_with_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([command, "--help"]) == 0
-    assert f"gateway bench {command} " in capsys.readouterr().out.partition("example:")[2]
+    assert f"gateway bench {command} " in capsys.readouterr().out.partition("\nexample")[2]
 
 
 def test_a_dry_run_sends_nothing_and_says_what_it_would_send(
