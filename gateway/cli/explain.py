@@ -131,7 +131,8 @@ def _wait(said: Mapping[str, Any]) -> Iterator[str]:
         yield f"It has waited {waited_s:.3f} s and still does."
     elif said["engine"] is not None:
         went = "It went at once" if not waited_s else f"It waited {waited_s:.3f} s and went"
-        again = f", after the engine had sent it back {said['requeues']} times" if said["requeues"] else ""
+        often = "once" if said["requeues"] == 1 else f"{said['requeues']} times"
+        again = f", after the engine had sent it back {often}" if said["requeues"] else ""
         yield f"{went} to engine {said['engine']}{again}."
     if said["engine_ttft_s"] is not None:
         yield f"Its first token came {said['engine_ttft_s']:.3f} s after that, {said['ttft_s']:.3f} s after it arrived."

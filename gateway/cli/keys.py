@@ -55,7 +55,7 @@ def _new(options: argparse.Namespace) -> int:
     key, entry = new_key(options.service_class, options.tenant)
     if options.append is not None:
         append(options.append, entry)
-    print("# The key is shown this once and stored nowhere; keys.yaml holds the entry alone.")
+    print("# The key is shown this once and stored nowhere; the entry has its hash alone.")
     print(f"key: {key}")
     if options.append is None:
         print(f"entry: {as_yaml(entry)}")

@@ -83,7 +83,8 @@ class Ops:
         path = origin_form(request.raw_path).partition("?")[0]
         route = ("GET", self._explain) if path.startswith(EXPLAIN) else self._routes.get(path)
         if route is None:
-            return problem(404, "There is no such page here.", f"There are {', '.join(self._routes)}")
+            there = ", ".join((*self._routes, f"{EXPLAIN}ID"))
+            return problem(404, "There is no such page here.", f"There are {there}")
         method, act = route
         if request.method not in ({"GET", "HEAD"} if method == "GET" else {method}):
             return problem(405, f"This page is there for {method} alone.", f"Use {method}", headers={"Allow": method})
