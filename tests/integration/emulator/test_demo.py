@@ -29,7 +29,7 @@ def test_the_demonstration_leaves_a_table_a_picture_a_page_and_the_commands(tmp_
     assert "data:image/png;base64," in (out / "demo.html").read_text()
     assert "figures of the embedded engine, not of a real one" in ended.stdout
     assert ended.stdout.rstrip().endswith(f"bench compare {out / 'scenario.yaml'}")
-    assert "  engine: " in ended.stderr
+    assert [line[:6] for line in ended.stderr.splitlines() if line.startswith("[")] == ["[1/2] ", "[2/2] "]
     (run,) = list((out / "runs").glob("*/*/run.json"))[:1]
     assert json.loads(run.read_text())["engine_version"].endswith("+emulator")
     arms = {json.loads(path.read_text())["target"]["name"] for path in (out / "runs").glob("*/*/run.json")}
