@@ -26,7 +26,7 @@ from gateway.testing.dialect_answers import a_message, a_response, embeddings, m
 from gateway.testing.harness import BATCH_KEY, INTERACTIVE_KEY, MODEL, a_chat, running
 from gateway.testing.scripted_engine import ScriptedEngine
 
-SOAK_S = float(os.environ.get("SOAK_S", "15"))
+SOAK_S = float(os.environ.get("SOAK_S", "6"))
 ROUNDS, WARM_ROUNDS = (5, 2) if SOAK_S >= 60 else (3, 1)
 CALLERS = 24
 GROWTH_BYTES_MAX = 24 << 20
