@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from deploy import run
+from bench import children
 from deploy.engine import launch
 from deploy.engine.flags import EngineFlags
 from deploy.engine.running import Engine
@@ -33,9 +33,8 @@ def test_an_engine_of_nobodys_is_stopped_by_hand():
 
 
 def test_an_engine_that_does_not_end_in_time_is_killed(monkeypatch):
-    monkeypatch.setattr(run, "END_S_MAX", 0.05)
+    monkeypatch.setattr(children, "END_S_MAX", 0.05)
     deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); signal.pause()"
-    with subprocess.Popen([sys.executable, "-c", deaf], stdout=subprocess.PIPE) as engine:
+    with children.child([sys.executable, "-c", deaf], stdout=subprocess.PIPE) as engine, engine.stdout:
         engine.stdout.readline()
-        run._end(engine)
-        assert engine.returncode == -signal.SIGKILL
+    assert engine.returncode == -signal.SIGKILL
