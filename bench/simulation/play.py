@@ -14,8 +14,8 @@ from bench.errors import UsageError
 from bench.load.pacing import Windows
 from bench.records.request import Outcome, RequestRecord
 from bench.simulation.posts import Caller, Fate
+from bench.simulation.quick_engine import QuickEngine
 from bench.simulation.setup import Setup
-from bench.simulation.virtual_engine import VirtualEngine
 from bench.simulation.virtual_pool import START, VirtualPool
 from bench.trace.arrivals import Arrival, Trace
 from gateway.core.classify import classify
@@ -110,7 +110,7 @@ def _pool(setup: Setup, numbers: Sequence[int]) -> VirtualPool:
     names = [f"engine-{number}" for number in numbers]
     pool = VirtualPool(
         setup.plan,
-        {name: VirtualEngine(setup.flags, setup.profile.step_time) for name in names},
+        {name: QuickEngine(setup.flags, setup.profile.step_time) for name in names},
         [setup.spec(name) for name in names],
         Judge(),
         batches_in_flight=setup.flags.batches_in_flight,

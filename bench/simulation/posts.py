@@ -32,11 +32,13 @@ class Engine(Protocol):
 
     def end(self, step: Step) -> None: ...
 
-    def steps_alike(self, in_flight: int) -> int: ...
+    def steps_alike(self) -> int: ...
 
     def ends_alike(self, begins_at: float, steps: int) -> list[float]: ...
 
-    def run_alike(self, scheduled: int, ended: int) -> Step: ...
+    def run_alike(self, scheduled: int, ended: int) -> list[Step]: ...
+
+    def look_at(self, request: EngineRequest) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,23 +154,23 @@ class Post:
 
     def lose(self, fresh: Engine) -> None:
         """Lose all that is at the engine; `fresh` is in its place, and cannot be reached yet."""
+        for request_id in list(self.parts):
+            self.let_go(request_id)
         self.engine, self.up = fresh, False
         self.epoch += 1
         self.in_flight.clear()
         self.run = None
         self.aborts.clear()
         self.unseen.clear()
-        for request_id in list(self.parts):
-            self.let_go(request_id)
 
     def may_run(self) -> int:
         """Return how many steps can be taken as one from here on; 0: they have to be looked at one by one."""
-        if self.unseen:
+        if self.unseen or len(self.in_flight) != self.batches_in_flight - 1:
             return 0
         for step, _ in self.in_flight:
-            if step.first_tokens or step.ended or sum(step.tokens.values()) != len(step.tokens):
+            if step.first_tokens or step.ended:
                 return 0
-        steps = min(self.engine.steps_alike(len(self.in_flight)), RUN_STEPS_MAX)
+        steps = min(self.engine.steps_alike(), RUN_STEPS_MAX)
         return steps if steps > 1 else 0
 
     def begin_run(self, now: float, steps: int) -> Run:
@@ -185,14 +187,14 @@ class Post:
         ended = bisect_right(run.ends, now)
         begun = min(ended + 1, run.steps)
         in_flight = run.ends[ended : begun + len(run.ends) - run.steps]
-        step = self.engine.run_alike(begun, ended)
-        self.in_flight.extend((step, ends_at) for ends_at in in_flight)
+        self.in_flight.extend(zip(self.engine.run_alike(begun, ended), in_flight, strict=True))
         return begun
 
     def let_go(self, request_id: int) -> Part | None:
         """Have nothing more to do with a request here; None where that was so already."""
         part = self.parts.pop(request_id, None)
         if part is not None:
+            self.engine.look_at(part.request)
             part.fate.computed_tokens += part.request.worked_tokens
         return part
 

@@ -205,7 +205,7 @@ class VirtualPool:
                 self.at(run.over_at - START, partial(self._end_run, post, run), rank=0)
                 break
             step = post.engine.schedule()
-            if not step.tokens:
+            if step.is_empty:
                 break
             self.steps += 1
             ends_at = max(self.now, post.free_at) + step.duration_s

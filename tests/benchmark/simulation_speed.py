@@ -17,6 +17,7 @@ from bench.simulated import SimulatedEngine
 from bench.simulation.play import Judge
 from bench.simulation.posts import Caller
 from bench.simulation.profiles import PROFILES
+from bench.simulation.quick_engine import QuickEngine
 from bench.simulation.setup import Setup, flags_of, plan_of
 from bench.simulation.virtual_engine import VirtualEngine
 from bench.simulation.virtual_pool import VirtualPool
@@ -26,13 +27,6 @@ from bench.trace.mix import ClassLoad
 
 TENANTS = 20
 OUTPUTS = (1, 32, 128)
-
-
-class StepByStep(VirtualEngine):
-    """Each step is looked at."""
-
-    def steps_alike(self, in_flight: int) -> int:  # noqa: ARG002 - the face's
-        return 0
 
 
 def spent(engine: type[VirtualEngine], policy: str, rate_per_s: float, seconds: float, output_tokens: int) -> float:
@@ -68,7 +62,7 @@ def main() -> None:
     asked = parser.parse_args()
     for output_tokens in OUTPUTS:
         for policy in ("passthrough", "short-first"):
-            ways = (VirtualEngine, StepByStep)
+            ways = (QuickEngine, VirtualEngine)
             fast, slow = (
                 min(spent(way, policy, asked.rate, asked.seconds, output_tokens) for _ in range(3)) for way in ways
             )
