@@ -12,7 +12,7 @@ from typing import Protocol
 
 from bench.simulation.steps import EngineRequest, Step
 from gateway.core.ticket import Ticket
-from gateway.core.types import LengthClass, Outcome, Reason
+from gateway.core.types import EngineLoad, LengthClass, Outcome, Reason
 
 NEVER_S = float("-inf")
 RUN_STEPS_MAX = 256
@@ -20,6 +20,10 @@ RUN_STEPS_MAX = 256
 
 class Engine(Protocol):
     """What steps: the model in bench.simulation, or vLLM's own scheduler under the same face."""
+
+    running: list[EngineRequest]
+    waiting: list[EngineRequest]
+    preemptions: int
 
     @property
     def busy(self) -> bool: ...
@@ -91,10 +95,19 @@ class Fate:
         return self.first_token_at - self.ticket.dispatched_at
 
 
+class Sender(Protocol):
+    """Whoever sends requests to engines, and hears what becomes of them."""
+
+    def first_token(self, part: Part) -> None: ...
+
+    def ended(self, part: Part) -> None: ...
+
+
 @dataclass(eq=False, slots=True)
 class Part:
     """One request at an engine. prefix_tokens: it computes so much of a prompt; None: it is the caller's own."""
 
+    sender: Sender
     fate: Fate
     request: EngineRequest
     prefix_tokens: int | None
@@ -130,27 +143,27 @@ class Post:
     aborts: list[int] = field(default_factory=list)
     unseen: list[Part] = field(default_factory=list)
     parts: dict[int, Part] = field(default_factory=dict)
-    tickets: dict[int, Ticket] = field(default_factory=dict)
-    in_prefill: set[int] = field(default_factory=set)
+    tickets: dict[Ticket, None] = field(default_factory=dict)
+    in_prefill: set[Ticket] = field(default_factory=set)
     longs_in_prefill: int = 0
     short_tokens: int = 0
     epoch: int = 0
     cut_at: float = NEVER_S
 
     def begin(self, ticket: Ticket) -> None:
-        self.tickets[ticket.id] = ticket
-        self.in_prefill.add(ticket.id)
+        self.tickets[ticket] = None
+        self.in_prefill.add(ticket)
         self._count(ticket, 1)
 
     def end_prefill(self, ticket: Ticket) -> None:
         """Count the prefill as over; again, or after `end`: nothing happens."""
-        if ticket.id in self.in_prefill:
-            self.in_prefill.discard(ticket.id)
+        if ticket in self.in_prefill:
+            self.in_prefill.discard(ticket)
             self._count(ticket, -1)
 
     def end(self, ticket: Ticket) -> None:
         self.end_prefill(ticket)
-        self.tickets.pop(ticket.id, None)
+        self.tickets.pop(ticket, None)
 
     def lose(self, fresh: Engine) -> None:
         """Lose all that is at the engine; `fresh` is in its place, and cannot be reached yet."""
@@ -162,6 +175,13 @@ class Post:
         self.run = None
         self.aborts.clear()
         self.unseen.clear()
+
+    @property
+    def load(self) -> EngineLoad:
+        """What the engine's metrics say now. Who came after the last step was scheduled does not wait for room."""
+        engine = self.engine
+        waiting = max(0, len(engine.waiting) - len(self.unseen))
+        return EngineLoad(len(engine.running) + len(engine.waiting), waiting, engine.preemptions)
 
     def may_run(self) -> int:
         """Return how many steps can be taken as one from here on; 0: they have to be looked at one by one."""

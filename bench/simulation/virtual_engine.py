@@ -31,6 +31,7 @@ class VirtualEngine:
     waiting: list[EngineRequest] = field(default_factory=list)
     arrivals: int = 0
     admissions: int = 0
+    preemptions: int = 0
     _requests: dict[int, EngineRequest] = field(default_factory=dict)
     _kv: KvBlocks = field(init=False)
 
@@ -192,6 +193,7 @@ class VirtualEngine:
         request.computed = 0
         request.stale = request.in_flight
         request.preemptions += 1
+        self.preemptions += 1
         if self.flags.priority_scheduling:
             insort(self.waiting, request, key=_urgency)
         else:

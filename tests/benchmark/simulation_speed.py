@@ -14,6 +14,7 @@ from pathlib import Path
 from time import process_time
 
 from bench.simulated import SimulatedEngine
+from bench.simulation.engine_room import EngineRoom
 from bench.simulation.play import Judge
 from bench.simulation.posts import Caller
 from bench.simulation.profiles import PROFILES
@@ -36,20 +37,18 @@ def spent(engine: type[VirtualEngine], policy: str, rate_per_s: float, seconds: 
     profile = PROFILES["h200"]
     flags = flags_of(SimulatedEngine(enable_prefix_caching=False), profile)
     classes = {"short": "interactive", "long": "batch"}
-    setup = Setup(policy, plan_of(policy, Path()), flags, profile, 1, 1, classes, {}, TENANTS)
+    setup = Setup(policy, plan_of(policy, Path()), flags, profile, 1, 1, False, classes, {}, TENANTS)
     callers = [
         Caller(arrival.at_s, arrival.prompt_tokens, output_tokens, classes[arrival.class_name], f"t{number % TENANTS}")
         for number, arrival in enumerate(trace.arrivals)
     ]
     began = process_time()
-    pool = VirtualPool(
-        setup.plan,
+    room = EngineRoom(
         {"a": engine(flags, profile.step_time)},
-        [setup.spec("a")],
-        Judge(),
         batches_in_flight=flags.batches_in_flight,
         network_s=profile.request_s / 2,
     )
+    pool = VirtualPool(setup.plan, room, [setup.spec("a")], Judge())
     pool.admission.calibrated("a", setup.probes())
     pool.run(callers)
     return process_time() - began

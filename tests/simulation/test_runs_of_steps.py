@@ -11,6 +11,7 @@ import pytest
 from scenarios import CPU
 from virtual_pool import assigned
 
+from bench.simulation.engine_room import EngineRoom
 from bench.simulation.posts import Caller
 from bench.simulation.quick_engine import QuickEngine
 from bench.simulation.steps import EngineFlags, EngineRequest, Step, StepTime
@@ -43,14 +44,12 @@ def played(engine: type[VirtualEngine], seed: int) -> tuple[Any, ...]:
     names = ["a", "b"][: random.choice([1, 2])]
     limits = {"max_num_batched_tokens": flags.max_num_batched_tokens, "max_num_seqs": flags.max_num_seqs}
     engines = {name: engine(flags, step_time) for name in names}
-    pool = VirtualPool(
-        plan,
-        engines,
-        [an_engine(name, **limits) for name in names],
-        assigned,
-        batches_in_flight=flags.batches_in_flight,
-        tells_cached=flags.prefix_caching,
-    )
+    room = EngineRoom(engines, batches_in_flight=flags.batches_in_flight)
+    specs = [an_engine(name, **limits) for name in names]
+    pools = [
+        VirtualPool(plan, room, specs, assigned, number=number, tells_cached=flags.prefix_caching)
+        for number in range(random.choice([1, 1, 2]))
+    ]
     at_s, callers = 0.0, []
     for _ in range(60):
         at_s += random.expovariate(random.choice([0.5, 3.0, 30.0]))
@@ -59,13 +58,19 @@ def played(engine: type[VirtualEngine], seed: int) -> tuple[Any, ...]:
         service_class = random.choice(["interactive", "batch"])
         output_tokens = random.choice([1, 2, 30, 300])
         callers.append(Caller(at_s, prompt_tokens, output_tokens, service_class, leaves_after_s=leaves_after_s))
-    pool.run(callers)
-    fates = [
+    for pool in pools:
+        pool.expect(callers[pools.index(pool) :: len(pools)])
+        if len(pools) > 1:
+            pool.look_at_engines()
+    room.run()
+    fates = [fate for pool in pools for fate in pool.fates.values()]
+    seen = [
         (fate.outcome, fate.reason, fate.engine, fate.waited_s, fate.first_token_at, fate.ended_at, fate.late)
-        for fate in pool.fates.values()
+        for fate in fates
     ]
-    work = [(fate.computed_tokens, fate.recalls, tuple(fate.sent)) for fate in pool.fates.values()]
-    return fates, work, pool.steps, pool.counts, [(each.blocks_used, each.arrivals) for each in engines.values()]
+    work = [(fate.computed_tokens, fate.recalls, tuple(fate.sent)) for fate in fates]
+    counts = [pool.counts for pool in pools]
+    return seen, work, room.steps, counts, [(each.blocks_used, each.arrivals) for each in engines.values()]
 
 
 @pytest.mark.parametrize("seed", range(24))
@@ -84,11 +89,9 @@ def test_a_lone_answer_is_a_handful_of_looks_at_the_engine(batches_in_flight):
             return QuickEngine.schedule(self)
 
     flags = replace(EngineFlags(), batches_in_flight=batches_in_flight)
-    pool = VirtualPool(
-        load("passthrough"), {"a": Counted(flags)}, [an_engine("a")], assigned, batches_in_flight=batches_in_flight
-    )
-    pool.run([Caller(0.0, 512, 1000)])
-    assert pool.steps == 1000
+    room = EngineRoom({"a": Counted(flags)}, batches_in_flight=batches_in_flight)
+    VirtualPool(load("passthrough"), room, [an_engine("a")], assigned).run([Caller(0.0, 512, 1000)])
+    assert room.steps == 1000
     assert looks < 12
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from bench.simulation import virtual_pool
+from bench.simulation.engine_room import START, EngineRoom
 from bench.simulation.posts import Caller, Engine, Fate, Part, Post
-from bench.simulation.virtual_pool import START
 from gateway.core.ledger import NO_LONG_PREFILL
 from gateway.core.plan import Plan
 from gateway.core.ticket import Assignment, Dispatched, Event, Refused
@@ -35,9 +35,28 @@ class VirtualPool(virtual_pool.VirtualPool):
         specs: Sequence[EngineSpec],
         *,
         assign: Callable[[Plan, Caller], Assignment] | None = None,
+        batches_in_flight: int = 1,
         **ways: Any,
     ) -> None:
-        super().__init__(plan, engines, specs, assign or assigned, **ways)
+        super().__init__(
+            plan, EngineRoom(engines, batches_in_flight=batches_in_flight), specs, assign or assigned, **ways
+        )
+
+    @property
+    def now(self) -> float:
+        return self.room.now
+
+    @property
+    def network_s(self) -> float:
+        return self.room.network_s
+
+    @property
+    def steps(self) -> int:
+        return self.room.steps
+
+    def at(self, seconds: float, what: Callable[[], None], rank: int = 2) -> None:
+        """Note something to do so many seconds after the start."""
+        self.room.at(START + seconds, what, rank)
 
     def run(self, callers: Sequence[Caller]) -> None:
         """Play until nothing is left to come, then check that nothing is left over."""
@@ -85,7 +104,7 @@ class VirtualPool(virtual_pool.VirtualPool):
     def _no_engine_idles_before_a_line(self) -> None:
         if self.waiting:
             for post in self.posts.values():
-                idle = post.up and not post.tickets and self.now >= post.cut_at + SOON_S
+                idle = post.up and not post.tickets and self.room.now >= post.cut_at + SOON_S
                 if idle and self._is_pause_of_longs(post):
                     self.pauses_seen += 1
                 else:
