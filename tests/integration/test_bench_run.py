@@ -273,6 +273,7 @@ async def test_counters_of_the_engine_are_a_difference_or_unknown(folder: Path, 
     model = Model(folder)
 
     async def script(asked: Any, reply: Any) -> None:
+        await server.sampled.wait()
         server.pages["/metrics"] = metrics(started_at=2.0 if restarts else 1.0, prompt_tokens=500)
         await model(asked, reply)
 
@@ -283,6 +284,10 @@ async def test_counters_of_the_engine_are_a_difference_or_unknown(folder: Path, 
     assert records.json("run")["engine_version"] == "0.32.0"
     delta = records.json("measurements")["engine"]["delta"]
     assert delta == {"prompt_tokens": "unknown" if restarts else 500.0}
+    during = records.json("measurements")["engine"]["during"]
+    lines = [json.loads(text) for text in (records.path / "engine.jsonl").read_text().splitlines()]
+    assert during["samples"] == len([each for each in lines if "unreadable" not in each]) >= 1
+    assert {"gpu_memory_bytes", "gpu_absent"} & set(lines[0]) and "at_ms" in lines[0]
     assert (code, "restarted during the run" in out) == ((4, True) if restarts else (0, False))
 
 
