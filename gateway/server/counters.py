@@ -26,13 +26,13 @@ from gateway.engines.watch import EngineWatch
 from gateway.observe.counting import CountingReading
 from gateway.server.engine_turns import EngineTurns
 from gateway.server.refusing import Refusing
+from gateway.server.upstream import KEY_REFUSED
 from gateway.settings import EngineTokenizer as EngineTokenizerSettings
 from gateway.settings import EstimateTokenizer, Pool, Settings
 from gateway.settings import LocalTokenizer as LocalTokenizerSettings
 
 QUESTION_S_MAX = 5.0  # below a whole count's limit, so that one engine's silence is told from a crowd before it
 _PROMPT_REFUSED = frozenset({400, 422})
-_KEY_REFUSED = frozenset({401, 403})
 _NO_ROOM = frozenset({429, 503})
 
 
@@ -148,7 +148,7 @@ class Counters:
         self._status_told[engine] = status
         if status != 200:
             problem = (
-                "it refuses the gateway's key: check api_key_env" if status in _KEY_REFUSED else "it gives no count"
+                "it refuses the gateway's key: check api_key_env" if status in KEY_REFUSED else "it gives no count"
             )
             structlog.get_logger().error("engine_does_not_count", engine=engine, status=status, problem=problem)
 

@@ -76,8 +76,7 @@ async def relay(reply: Reply, client: Downstream, passage: Passage) -> Outcome |
         passage.answered()
         await reply.discard()
         return Busy()
-    if not reply.is_final:
-        raise engine_failure.broken(f"answered with status {reply.status}")
+    reply.require_for_caller()
     if reply.is_event_stream and reply.status == 200:
         return await _Stream(reply, client, passage).relay()
     return await _relay_whole(reply, client, passage)
