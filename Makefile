@@ -17,7 +17,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadgr
 COMPILE := .cache/pins/bin/uv pip compile $(PINS_FLAGS) --quiet --universal --python-version 3.11 \
 	--generate-hashes --no-annotate --custom-compile-command "make pins"
 
-.PHONY: help run test check soak static cover engine engine-stop pins
+.PHONY: help run test check soak static cover installed engine engine-stop pins
 
 help:
 	@echo 'make run           set up, and serve on 127.0.0.1:8080 (ops on 127.0.0.1:9090) in front of ENGINE_URL=http://host:port,'
@@ -35,9 +35,9 @@ help:
 run: $(READY)
 	@$(BIN)/python -m deploy.run
 
-# The last line is pytest's own.
-test: static cover
-	$(BIN)/python -m deploy.engine install
+# What downloads goes beside what computes. The last line is pytest's own.
+test: $(READY)
+	@$(MAKE) --no-print-directory --jobs 2 installed static cover
 	$(PYTEST)
 
 check: static cover
@@ -55,6 +55,9 @@ static: $(READY)
 # The unit tests of the core reach every branch of it, whatever the random ones draw; fails below 100 %.
 cover: $(READY)
 	$(BIN)/python -m pytest --quiet --no-header --cov --cov-report=term tests/unit/core
+
+installed: $(READY)
+	$(BIN)/python -m deploy.engine install
 
 engine: $(READY)
 	@$(BIN)/python -m deploy.engine start --port $(ENGINE_PORT) $(ENGINE_FLAGS)

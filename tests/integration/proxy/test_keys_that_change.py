@@ -102,6 +102,7 @@ async def test_a_bad_file_is_told_and_the_last_good_one_stays_in_force(
     assert line["fix"]
 
 
+@pytest.mark.asyncio(loop_factories=["uvloop"])  # the process has a loop of its own
 async def test_sighup_reloads_and_ends_nothing(tmp_path):
     async with ScriptedEngine(answers.completion()) as engine:
         value = settings_text({"a": engine.url}, policy="passthrough", drain={"settle_s": 0, "deadline_s": 5})

@@ -43,6 +43,9 @@ async def test_the_state_counts_ends_and_refusals(tmp_path):
     assert totals["refusals"] == {"bad_request": 1}
 
 
+ON_ONE_LOOP = pytest.mark.asyncio(loop_factories=["uvloop"])  # what is judged is another process
+
+
 async def status(port):
     return await asked(port, "status")
 
@@ -58,6 +61,7 @@ async def asked(port, *words):
     return child.returncode, out.decode(), error.decode()
 
 
+@ON_ONE_LOOP
 async def test_the_command_shows_lines_engines_and_ends(tmp_path):
     async with ScriptedEngine(answers.completion()) as engine, running(tmp_path, engine) as gateway:
         await gateway.chat()
@@ -69,6 +73,7 @@ async def test_the_command_shows_lines_engines_and_ends(tmp_path):
     assert re.search(r"^outcome +completed +1$", out, re.MULTILINE)
 
 
+@ON_ONE_LOOP
 async def test_where_no_gateway_is_the_command_says_so():
     with socket.socket() as place:
         place.bind(("127.0.0.1", 0))
@@ -78,6 +83,7 @@ async def test_where_no_gateway_is_the_command_says_so():
     assert error.endswith(": Connection refused. Is the gateway running there?\n")
 
 
+@ON_ONE_LOOP
 @pytest.mark.parametrize("words", [("status",), ("shadow", "report"), ("explain", "req-1")])
 async def test_what_is_asked_of_a_port_that_is_not_the_ops_port_fails_in_plain_words(tmp_path, words):
     async with ScriptedEngine(answers.completion()) as engine, running(tmp_path, engine) as gateway:
