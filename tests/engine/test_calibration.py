@@ -20,9 +20,8 @@ pytestmark = [pytest.mark.engine, pytest.mark.timeout(300, func_only=True)]
 STEP_TOKENS = 2048
 LIMITS = {"max_num_batched_tokens": STEP_TOKENS, "long_prefill_token_threshold": 640, "max_num_seqs": 128}
 UNSEEN_TOKENS = (700, 3000, 6000)  # between the lengths that are probed
-RATIO_MAX = (
-    3.0  # the machine may be busy with other work at either of the two times, the rest of the suite first of all
-)
+# The machine may be busy with other work at either of the two times, the rest of the suite first of all.
+RATIO_MAX = 3.0
 UNTIL_S_MAX = 120.0
 
 

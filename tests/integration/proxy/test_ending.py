@@ -18,7 +18,7 @@ from gateway.testing.scripted_engine import ScriptedEngine
 pytestmark = pytest.mark.asyncio(loop_factories=["uvloop"])  # the process has a loop of its own, whatever the test's is
 
 CHAT = "/v1/chat/completions"
-READY_S_MAX = 30.0
+READY_S_MAX = 90.0
 POLICY = """
 version: 1
 name: one-at-a-time
