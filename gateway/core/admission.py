@@ -80,7 +80,7 @@ class Admission:
     def offer(self, assignment: Assignment, now: float) -> tuple[Ticket, list[Event]]:
         """Take in one request: the events tell whether it was dispatched, waits, or is refused."""
         events: list[Event] = []
-        if self._next_at() <= now:
+        if self._waiting.expires_at <= now or self._fleet.next_change_at() <= now:
             self._go_on(now, events)
         self._offers += 1
         fleet = self._fleet
@@ -99,11 +99,11 @@ class Admission:
             ticket.cost_s *= self._plan.repeat_cost
         self._waiting.join(ticket, now)
         lane = self._lanes.by_length[needs[0]]
-        lane.append(ticket)
         # Otherwise nothing can go that could not go before.
-        head = lane.head(now) if fleet.has_slot(needs[0]) or fleet.divides else None
-        if head is not None and (head is ticket or head.assignment.engine is not None):
-            self._dispatch(now, events)
+        if lane.append(ticket) and (fleet.has_slot(needs[0]) or fleet.divides):
+            head = lane.head(now)
+            if head is ticket or (head is not None and head.assignment.engine is not None):
+                self._dispatch(now, events)
         if ticket.state is WAITING:
             self._seat(ticket, now, events)
         return ticket, events
@@ -154,8 +154,8 @@ class Admission:
     def requeue(self, ticket: Ticket, now: float, pause_s: float) -> list[Event]:
         """Put a dispatched ticket whose engine had no room back at the head of its flow; its deadline stays.
 
-        The engine gets nothing more for `pause_s`. A ticket whose deadline has passed meanwhile ends as expired, and
-        while draining one that may wait beyond the drain is refused.
+        The engine gets nothing more for `pause_s`. A ticket whose deadline has passed meanwhile ends as expired; one
+        that waiting cannot help is refused: beyond a drain, or for an engine that takes nothing new any more.
         """
         assert ticket.state is RUNNING, "only a dispatched ticket can come back"
         assert ticket.first_token_at is None, "an engine that has answered cannot have had no room"
@@ -166,6 +166,8 @@ class Admission:
         ticket.requeues += 1
         if self._drain_at is not None and ticket.deadline > self._drain_at:
             return [self._refuse(ticket, self._refusals.draining(ticket), now), *self.tick(now)]
+        if not self._fleet.may_yet_serve(ticket.assignment):
+            return [self._refuse(ticket, no_engine(ticket.assignment), now), *self.tick(now)]
         self._waiting.join(ticket, now)
         self._lanes.by_length[ticket.needs[0]].put_back(ticket)
         return [Queued(ticket), *self.tick(now)]
@@ -196,7 +198,8 @@ class Admission:
 
     def next_tick_at(self) -> float | None:
         """Return when `tick` has something to do although nobody calls, or None."""
-        at = self._next_at()
+        first, change_at = self._waiting.first_to_expire(), self._fleet.next_change_at()
+        at = change_at if first is None else min(change_at, first.deadline)
         return None if at == inf else at
 
     def set_up(self, engine: str, up: bool, now: float) -> list[Event]:
@@ -221,7 +224,8 @@ class Admission:
     def reconfigure(self, plan: Plan, engines: Sequence[EngineSpec], now: float) -> list[Event]:
         """Put a new plan in force. Waiting tickets keep their place, deadline and plan; fairness is remembered.
 
-        Smaller budgets act by attrition. An engine that is gone takes nothing new and is dropped when it is idle.
+        Smaller budgets act by attrition. An engine that is gone takes nothing new and is dropped when it is idle;
+        whoever waits for it alone is refused.
         """
         waiting = self._in_line()
         self._plan = plan
@@ -232,7 +236,12 @@ class Admission:
             self._lanes.by_length[ticket.needs[0]].append(ticket)
         for tenant in self._tenants:
             self._lanes.hold(tenant)
-        return self.tick(now)
+        events: list[Event] = []
+        self._expire(now, events)
+        in_vain = [ticket for ticket in self._in_line() if not self._fleet.may_yet_serve(ticket.assignment)]
+        events += [self._turn_away(ticket, no_engine(ticket.assignment), now) for ticket in in_vain]
+        self._dispatch(now, events)
+        return events
 
     def calibrated(self, engine: str, samples: Sequence[PrefillSample]) -> None:
         """Take prefills that had an idle engine to themselves: its step model starts anew from them."""
@@ -258,10 +267,6 @@ class Admission:
 
     # ── in and out of lines ──
 
-    def _next_at(self) -> float:
-        change_at, first = self._fleet.next_change_at(), self._waiting.first_to_expire()
-        return change_at if first is None or change_at < first.deadline else first.deadline
-
     def _go_on(self, now: float, events: list[Event]) -> None:
         """Do what is due, waits that end first; what happens joins `events`."""
         self._expire(now, events)
@@ -271,7 +276,7 @@ class Admission:
         if self._drain_at is not None:
             return self._refusals.draining(ticket)
         if not self._fleet.may_serve(ticket.assignment):
-            return no_engine()
+            return no_engine(ticket.assignment)
         return self._early.at_arrival(ticket, self._plan, now)
 
     def _seat(self, ticket: Ticket, now: float, events: list[Event]) -> None:
@@ -288,8 +293,9 @@ class Admission:
         events.append(self._expired(ticket, now) if ticket.deadline <= now else Queued(ticket))
 
     def _expire(self, now: float, events: list[Event]) -> None:
-        while (ticket := self._waiting.first_to_expire()) is not None and ticket.deadline <= now:
-            events.append(self._expired(ticket, now))
+        while self._waiting.expires_at <= now:
+            if (ticket := self._waiting.first_to_expire()) is not None and ticket.deadline <= now:
+                events.append(self._expired(ticket, now))
 
     def _expired(self, ticket: Ticket, now: float) -> Event:
         refusal = self._refusals.expired(ticket, now, any_engine=self._fleet.any_up)

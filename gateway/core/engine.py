@@ -100,7 +100,7 @@ class Engine:
         self._chunk_tokens = spec.limits.chunk_tokens
         self._plan = plan
         self.courses.configure(spec.limits)
-        prefills_max = plan.admission.long_prefills_max
+        prefills_max = caps_of(plan.admission, spec.limits).get(Budget.LONG_PREFILLS)
         if plan.feedback is None or prefills_max is None:
             self._control = None
             self._end_long_pause()
@@ -156,7 +156,7 @@ class Engine:
     def take(self, ticket: Ticket, now: float) -> None:
         """Charge a ticket that is sent now."""
         ledger = self.ledger
-        self._alone = None if ledger.in_prefill else ticket
+        self._alone = None if ledger.prefills else ticket
         ticket.beside_long = ledger.long_prefills > 0
         ledger.charge(ticket)
         self.courses.disturb()

@@ -23,9 +23,12 @@ class Waiting:
 
     A ticket that left stays among the deadlines until it comes first there, or until those who left outnumber those
     who wait; one that was sent back may be there twice. Its state says whether it waits.
+
+    expires_at: nobody's deadline comes before. Perhaps nobody's comes then either, but that of one who left.
     """
 
     def __init__(self) -> None:
+        self.expires_at = inf
         self._left = 0
         self._by_deadline: list[tuple[float, int, Ticket]] = []
 
@@ -40,6 +43,8 @@ class Waiting:
         of_class.prompt_tokens += assignment.prompt_tokens
         of_class.body_bytes += assignment.body_bytes
         heappush(self._by_deadline, (deadline, ticket.id, ticket))
+        if deadline < self.expires_at:
+            self.expires_at = deadline
 
     def leave(self, ticket: Ticket, now: float, *, served: bool, moved: bool) -> None:
         """Take the ticket out. served: it goes to an engine, which is what the drain rate measures.
@@ -63,8 +68,7 @@ class Waiting:
     def over_bound(self, ticket: Ticket) -> Refusal | None:
         """Return why the class or the tenant holds more than it may, this ticket's plan being the measure."""
         class_plan = ticket.assignment.class_plan
-        name, queue = class_plan.name, class_plan.queue
-        short, long = ticket.tenant.class_backlogs
+        queue, (short, long) = class_plan.queue, ticket.tenant.class_backlogs
         requests = short.requests + long.requests
         prompt_tokens = short.prompt_tokens + long.prompt_tokens
         body_bytes = short.body_bytes + long.body_bytes
@@ -82,7 +86,7 @@ class Waiting:
         resource, observed, limit = next(bound for bound in held if bound[1] > bound[2])
         return Refusal(
             Reason.QUEUE_FULL,
-            f"The queue of service class {name} is full ({resource.value}: {limit}).",
+            f"The queue of service class {class_plan.name} is full ({resource.value}: {limit}).",
             resource=resource,
             limit=limit,
             observed=observed,
@@ -92,11 +96,12 @@ class Waiting:
         """Return the ticket whose deadline comes first; None: nothing waits."""
         by_deadline = self._by_deadline
         while by_deadline:
-            ticket = by_deadline[0][2]
+            self.expires_at, _, ticket = by_deadline[0]
             if ticket.state is WAITING:
                 return ticket
             heappop(by_deadline)
             self._left -= 1
+        self.expires_at = inf
         return None
 
     def lines(self, by_class: Mapping[str, ClassBacklogs]) -> Mapping[tuple[str, LengthClass], LineSnapshot]:
