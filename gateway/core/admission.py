@@ -17,7 +17,6 @@ from gateway.core import early_rejection
 from gateway.core.classify import engine_priority
 from gateway.core.engine import Engine
 from gateway.core.fleet import Fleet
-from gateway.core.lanes import Lanes
 from gateway.core.ledger import needs_of
 from gateway.core.line import is_half_late
 from gateway.core.plan import Plan
@@ -25,7 +24,6 @@ from gateway.core.refusals import Refusals, no_engine
 from gateway.core.repeats import Repeats
 from gateway.core.standing import Ahead
 from gateway.core.steptime import PrefillSample, StepModel
-from gateway.core.tenants import Tenants
 from gateway.core.ticket import (
     ENDED,
     RUNNING,
@@ -64,16 +62,15 @@ class Admission:
 
     def __init__(self, plan: Plan, engines: Sequence[EngineSpec], seed: int = 0) -> None:
         self._offers = 0
-        self._waiting = Waiting()
+        self._waiting = Waiting(plan)
+        self._lanes, self._tenants = self._waiting.lanes, self._waiting.tenants
         self._refusals = Refusals(seed)
         self._early = early_rejection.EarlyRejection()
         self._repeats = Repeats()
-        self._tenants = Tenants(plan)
         self._running: dict[Ticket, Engine] = {}
         self._drain_at: float | None = None
         self._plan = plan
         self.fleet = self._fleet = Fleet(engines, plan)
-        self._lanes = Lanes(plan)
 
     # ── what the gate calls ──
 
@@ -97,11 +94,9 @@ class Admission:
         ticket.cost_s = fleet.cost_s(assignment)
         if ticket.is_repeat:
             ticket.cost_s *= self._plan.repeat_cost
-        self._waiting.join(ticket, now)
-        lane = self._lanes.by_length[needs[0]]
         # Otherwise nothing can go that could not go before.
-        if lane.append(ticket) and (fleet.has_slot(needs[0]) or fleet.divides):
-            head = lane.head(now)
+        if self._waiting.join(ticket, now) and (fleet.has_slot(needs[0]) or fleet.divides):
+            head = self._lanes.by_length[needs[0]].head(now)
             if head is ticket or (head is not None and head.assignment.engine is not None):
                 self._dispatch(now, events)
         if ticket.state is WAITING:
@@ -118,7 +113,7 @@ class Admission:
         engine = self._running[ticket]
         engine.first_token(ticket, engine_ttft_s, now)
         engine.judge(now, longs_wait=self._lanes.long.head(now) is not None)
-        events: list[Event] = [FirstToken(ticket, engine_ttft_s), *engine.dividing_changed(ticket)]
+        events: list[Event] = [FirstToken(ticket, engine_ttft_s), *engine.parts.changed(ticket)]
         self._go_on(now, events)
         return events
 
@@ -134,9 +129,9 @@ class Admission:
         events: list[Event] = []
         if ticket.state is WAITING:
             waited_s = now - ticket.offered_at
-            self._leave_line(ticket, now, moved=True)
+            self._waiting.leave(ticket, now, served=False, moved=True)
         else:
-            if ticket.needs[0] and self._running[ticket].courses.has_slice_out(ticket):
+            if ticket.needs[0] and self._running[ticket].parts.courses.has_slice_out(ticket):
                 events.append(SliceEnded(ticket, SliceResult.CANCELLED))
             self._leave_engine(
                 ticket, now, cut=outcome is CLIENT_GONE or outcome is TIMED_OUT, output_tokens=output_tokens
@@ -168,8 +163,7 @@ class Admission:
             return [self._refuse(ticket, self._refusals.draining(ticket), now), *self.tick(now)]
         if not self._fleet.may_yet_serve(ticket.assignment):
             return [self._refuse(ticket, no_engine(ticket.assignment), now), *self.tick(now)]
-        self._waiting.join(ticket, now)
-        self._lanes.by_length[ticket.needs[0]].put_back(ticket)
+        self._waiting.come_back(ticket, now)
         return [Queued(ticket), *self.tick(now)]
 
     def observe(self, engine: str, load: EngineLoad, now: float) -> list[Event]:
@@ -179,16 +173,16 @@ class Admission:
 
     def accepted(self, ticket: Ticket, now: float, *, is_accepted: bool) -> list[Event]:
         """Note whether the engine would take a divided request: before its first slice, which goes for this alone."""
-        return self._running[ticket].accepted(ticket, now, is_accepted=is_accepted) + self.tick(now)
+        return self._running[ticket].parts.accepted(ticket, now, is_accepted=is_accepted) + self.tick(now)
 
     def slice_ended(
         self, ticket: Ticket, now: float, *, computed: bool, cached_tokens: int | None = None
     ) -> list[Event]:
         """Note the end of the slice that `Proceed` asked for; cached_tokens: of its prefix, where the engine says."""
         engine = self._running[ticket]
-        held = engine.slice_ended(ticket, now, computed=computed, cached_tokens=cached_tokens)
+        held = engine.parts.slice_ended(ticket, engine.fit, now, computed=computed, cached_tokens=cached_tokens)
         result = SliceResult.COMPUTED if held else SliceResult.FAILED
-        return [SliceEnded(ticket, result), *engine.dividing_changed(ticket), *self.tick(now)]
+        return [SliceEnded(ticket, result), *engine.parts.changed(ticket), *self.tick(now)]
 
     def tick(self, now: float) -> list[Event]:
         """Expire every wait whose deadline has come, then dispatch whatever fits."""
@@ -212,7 +206,7 @@ class Admission:
         self._drain_at = deadline_at
         events: list[Event] = []
         self._expire(now, events)
-        beyond = [ticket for ticket in self._in_line() if ticket.deadline > deadline_at]
+        beyond = [ticket for ticket in self._waiting.tickets() if ticket.deadline > deadline_at]
         events += [self._turn_away(ticket, self._refusals.draining(ticket), now) for ticket in beyond]
         self._dispatch(now, events)
         return events
@@ -227,18 +221,12 @@ class Admission:
         Smaller budgets act by attrition. An engine that is gone takes nothing new and is dropped when it is idle;
         whoever waits for it alone is refused.
         """
-        waiting = self._in_line()
         self._plan = plan
         self._fleet.configure(engines, plan)
-        self._lanes.reconfigure(plan)
-        self._tenants.reconfigure(plan)
-        for ticket in waiting:
-            self._lanes.by_length[ticket.needs[0]].append(ticket)
-        for tenant in self._tenants:
-            self._lanes.hold(tenant)
+        self._waiting.reconfigure(plan)
         events: list[Event] = []
         self._expire(now, events)
-        in_vain = [ticket for ticket in self._in_line() if not self._fleet.may_yet_serve(ticket.assignment)]
+        in_vain = [ticket for ticket in self._waiting.tickets() if not self._fleet.may_yet_serve(ticket.assignment)]
         events += [self._turn_away(ticket, no_engine(ticket.assignment), now) for ticket in in_vain]
         self._dispatch(now, events)
         return events
@@ -260,7 +248,7 @@ class Admission:
         """Return what waits and what runs now; every class of the plan is present, also at 0."""
         empty = {(name, length): _EMPTY_LINE for name in self._plan.classes for length in LengthClass}
         return Snapshot(
-            lines=empty | dict(self._waiting.lines(self._tenants.by_class)),
+            lines=empty | dict(self._waiting.lines()),
             engines=self._fleet.snapshot(self._running),
             draining=self._drain_at is not None,
         )
@@ -312,12 +300,8 @@ class Admission:
 
     def _turn_away(self, ticket: Ticket, refusal: Refusal, now: float, outcome: Outcome = Outcome.REFUSED) -> Event:
         """End a ticket that waits."""
-        self._leave_line(ticket, now, moved=False)
+        self._waiting.leave(ticket, now, served=False, moved=False)
         return self._refuse(ticket, refusal, now, outcome)
-
-    def _leave_line(self, ticket: Ticket, now: float, *, moved: bool) -> None:
-        self._lanes.by_length[ticket.needs[0]].remove(ticket)
-        self._waiting.leave(ticket, now, served=False, moved=moved)
 
     # ── to and from engines ──
 
@@ -349,7 +333,6 @@ class Admission:
 
     def _send(self, ticket: Ticket, engine: Engine, now: float, events: list[Event]) -> None:
         assignment, tenant = ticket.assignment, ticket.tenant
-        self._lanes.by_length[ticket.needs[0]].serve(ticket)
         self._waiting.leave(ticket, now, served=True, moved=True)
         self._fleet.take(ticket, engine, now)
         ticket.state, ticket.engine, ticket.dispatched_at = RUNNING, engine.name, now
@@ -358,13 +341,13 @@ class Admission:
         if tenant.running >= tenant.running_max:
             self._lanes.hold(tenant)
         priority = engine_priority(assignment, ticket.deadline)
-        wants_parts = ticket.needs[0] == 1 and engine.wants_parts(ticket)
-        divided = wants_parts and engine.divide(ticket, now)
+        wants_parts = ticket.needs[0] == 1 and engine.parts.wants(ticket, engine.fit.model)
+        divided = wants_parts and engine.parts.divide(ticket, now)
         events.append(Dispatched(ticket, engine.name, priority, now - ticket.offered_at, divided))
         if wants_parts and not divided:
             events.append(SliceEnded(ticket, SliceResult.FALLBACK))
         if wants_parts:
-            events += engine.dividing_changed(ticket)
+            events += engine.parts.changed(ticket)
 
     def _leave_engine(self, ticket: Ticket, now: float, *, cut: bool, output_tokens: int | None = None) -> None:
         engine = self._running.pop(ticket)
@@ -380,6 +363,3 @@ class Admission:
         unused_s = self._fleet.unused_s(ticket.assignment, output_tokens)
         if unused_s > 0.0:
             self._lanes.by_length[ticket.needs[0]].refund(ticket, min(unused_s, ticket.cost_s))
-
-    def _in_line(self) -> list[Ticket]:
-        return sorted(self._waiting.tickets(), key=lambda ticket: ticket.id)
