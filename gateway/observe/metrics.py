@@ -12,6 +12,7 @@ from itertools import chain, product
 from typing import assert_never
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.openmetrics.exposition import generate_latest as open_metrics_page
 
 from gateway.core.plan import Plan
 from gateway.core.standing import Ahead
@@ -108,10 +109,14 @@ class Observer:
         """Say where each pool's counter is read at scrape."""
         self._counting = readings
 
-    def exposition(self) -> bytes:
-        """Write all metrics in the Prometheus text format, as they are at this instant."""
+    def exposition(self, *, open_metrics: bool = False) -> bytes:
+        """Write all metrics as they are at this instant: in the Prometheus text format, or in OpenMetrics'."""
         scraped = () if self._gauges is None else self._gauges.collect()
-        return self.families.page(chain(scraped, counting_families(self._counting()))) + generate_latest(self._process)
+        page = self.families.page(chain(scraped, counting_families(self._counting())), open_metrics=open_metrics)
+        if not open_metrics:
+            return page + generate_latest(self._process)
+        process: bytes = open_metrics_page(self._process)  # type: ignore[no-untyped-call]
+        return page + process  # with the end mark
 
     # ── an offered request ──
 
@@ -147,6 +152,8 @@ class Observer:
     def core_event(self, event: Event, now: float) -> None:
         """Take in one event of Admission, in the instant in which it happened."""
         exchange = self.exchanges.of(event.ticket.assignment)
+        if exchange.trace is not None:
+            exchange.trace.core_event(event, now)
         match event:
             case Queued(ticket=ticket):
                 exchange.phase, exchange.waiting_since = Phase.WAITING, now
@@ -213,6 +220,9 @@ class Observer:
         """Hand the request on to the log: it has ended and its answer is written or given up."""
         self._ended(exchange)
         self.decisions.ended(exchange)
+        if exchange.trace is not None:
+            exchange.trace.settled(exchange)
+            exchange.trace = None
 
     # ── answers ──
 
@@ -247,12 +257,12 @@ class Observer:
     def _wait_ended(self, exchange: Exchange, outcome: WaitOutcome, now: float) -> None:
         waited_s = 0.0 if exchange.waiting_since is None else now - exchange.waiting_since
         exchange.waiting_since = None
-        self.families.queue_wait.at(*exchange.labels, outcome.value).observe(waited_s)
+        self.families.queue_wait.at(*exchange.labels, outcome.value).observe(waited_s, _sampled(exchange), now)
 
     def _first_token(self, exchange: Exchange, engine_ttft_s: float, now: float) -> None:
         exchange.first_token_at = now
         if exchange.stream and exchange.engine is not None:
-            self.families.ttft.at(*exchange.labels).observe(now - exchange.arrived_at)
+            self.families.ttft.at(*exchange.labels).observe(now - exchange.arrived_at, _sampled(exchange), now)
             self.families.engine_ttft.at(*exchange.labels, exchange.engine).observe(engine_ttft_s)
 
     def _count_repeat(self, ticket: Ticket, exchange: Exchange) -> None:
@@ -281,3 +291,8 @@ class Observer:
             self.families.slo.at(*exchange.labels, objective.value, _WORD[met]).inc()
         if exchange.longest_stall_s is not None:
             self.families.stall.at(*exchange.labels).observe(exchange.longest_stall_s)
+
+
+def _sampled(exchange: Exchange) -> str | None:
+    """Return the id of a request's trace where that can be looked up."""
+    return None if exchange.trace is None else exchange.trace.sampled_id
