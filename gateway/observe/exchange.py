@@ -91,6 +91,11 @@ class Exchange:
         """How long its prompt is; None until that is counted."""
         return None if self.labels.length_class == UNKNOWN else LengthClass(self.labels.length_class)
 
+    @property
+    def sampled_trace_id(self) -> str | None:
+        """The id of its trace, where that can be looked up."""
+        return None if self.trace is None else self.trace.sampled_id
+
 
 class Exchanges:
     """Every request that was offered and has not ended."""
