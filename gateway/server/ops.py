@@ -12,19 +12,23 @@ from importlib import resources
 from urllib.parse import unquote
 
 from aiohttp import web
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST
 
 from gateway.observe.decisions import REFUSED_KEPT, SENT_KEPT
 from gateway.observe.exposition import CONTENT_TYPE
 from gateway.server.downstream import AnswerBrokenOff, ClientGone, Downstream
 from gateway.server.front import PortBounds
-from gateway.server.ops_acts import OpsActs
+from gateway.server.ops_acts import OpsActs, is_under_another_name
 from gateway.server.ops_answer import JSON, Answer, json_answer, problem
 from gateway.server.promises import Promises
 from gateway.server.rooms import Rooms
 from gateway.server.state import is_ready, pools_not_ready, written
+from gateway.settings import Ops as OpsPlace
 from gateway.wire.targets import origin_form
 
 EXPLAIN = "/api/explain/"
+_OPEN_METRICS = CONTENT_TYPE_LATEST.partition(";")[0]
 _PAGE_FILES = {
     "/": ("index.html", "text/html; charset=utf-8"),
     "/page.css": ("page.css", "text/css; charset=utf-8"),
@@ -59,8 +63,9 @@ STALL_S_MAX = 30.0
 class Ops:
     """The ops port's one handler, and its routes by path and method."""
 
-    def __init__(self, rooms: Rooms, acts: OpsActs) -> None:
+    def __init__(self, rooms: Rooms, acts: OpsActs, place: OpsPlace) -> None:
         self._rooms = rooms
+        self._place = place
         self._promises = Promises(rooms)
         self._routes: dict[str, tuple[str, Callable[[web.BaseRequest], Awaitable[Answer]]]] = {
             **dict.fromkeys(_PAGES, ("GET", self._page)),
@@ -85,6 +90,8 @@ class Ops:
         return client.response
 
     async def _answer(self, request: web.BaseRequest) -> Answer:
+        if is_under_another_name(request, self._place):
+            return problem(403, "This port goes by no such name.", "Ask for localhost or 127.0.0.1")
         path = origin_form(request.raw_path).partition("?")[0]
         route = ("GET", self._explain) if path.startswith(EXPLAIN) else self._routes.get(path)
         if route is None:
@@ -98,7 +105,11 @@ class Ops:
     async def _page(self, request: web.BaseRequest) -> Answer:
         return _PAGES[origin_form(request.raw_path).partition("?")[0]]
 
-    async def _metrics(self, _request: web.BaseRequest) -> Answer:
+    async def _metrics(self, request: web.BaseRequest) -> Answer:
+        _, chosen = choose_encoder(", ".join(request.headers.getall("Accept", [])))
+        if chosen.startswith(_OPEN_METRICS):
+            page = self._rooms.observer.exposition(open_metrics=True)
+            return Answer(200, {"Content-Type": CONTENT_TYPE_LATEST}, page)
         return Answer(200, {"Content-Type": CONTENT_TYPE}, self._rooms.observer.exposition())
 
     async def _healthz(self, _request: web.BaseRequest) -> Answer:
