@@ -87,6 +87,23 @@ class Exchange:
         return None if self.labels.length_class == UNKNOWN else LengthClass(self.labels.length_class)
 
 
+@dataclass(eq=False, slots=True)
+class Aside:
+    """One request that takes no engine time, from its head to its end. engine: that was asked; None: none was.
+
+    route: None where there is no such route. refusal: the gateway's own answer, where that was one.
+    """
+
+    request_id: str
+    route: str | None
+    arrived_at: float
+    service_class: str = UNKNOWN
+    engine: str | None = None
+    status: int | None = None
+    refusal: Refusal | None = None
+    ended_at: float | None = None
+
+
 class Exchanges:
     """Every request that was offered and has not ended."""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from aiohttp import web
 
 from gateway.core.types import Identity
-from gateway.observe.exchange import Exchange
+from gateway.observe.exchange import Aside, Exchange
 from gateway.server.downstream import Downstream
 from gateway.server.ending import Service
 from gateway.wire.dialects import Dialect
@@ -15,7 +15,7 @@ from gateway.wire.dialects import Dialect
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """identity: None until it is known who asks. exchange: None outside the generation routes."""
+    """identity: None until it is known who asks. exchange: None outside the generation routes, aside: None on them."""
 
     request: web.BaseRequest
     request_id: str
@@ -24,3 +24,4 @@ class Visit:
     service: Service
     identity: Identity | None = None
     exchange: Exchange | None = None
+    aside: Aside | None = None

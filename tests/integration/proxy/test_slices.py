@@ -6,6 +6,7 @@ import asyncio
 import json
 from functools import partial
 
+from gateway.cli.recent import Recent
 from gateway.cli.status import render
 from gateway.core.plan import LongPrefill, LongPrefillMode, SlotBudget
 from gateway.engines import rank
@@ -157,7 +158,7 @@ async def test_a_prompt_under_way_in_parts_is_shown_with_how_far_it_is(tmp_path)
         assert (prompt["part"], prompt["done_tokens"], prompt["prompt_tokens"]) == (1, 0, len(PROMPT))
         assert prompt["parts"] >= 3
         assert prompt["held_for_s"] is None
-        text = render(shown)
+        text = render(shown, Recent())
         assert f"1 of {prompt['parts']}" in text
         release.set()
         assert (await asked).status == 200
