@@ -97,6 +97,23 @@ class Exchange:
         return None if self.trace is None else self.trace.sampled_id
 
 
+@dataclass(eq=False, slots=True)
+class Aside:
+    """One request that takes no engine time, from its head to its end. engine: that was asked; None: none was.
+
+    route: None where there is no such route. refusal: the gateway's own answer, where that was one.
+    """
+
+    request_id: str
+    route: str | None
+    arrived_at: float
+    service_class: str = UNKNOWN
+    engine: str | None = None
+    status: int | None = None
+    refusal: Refusal | None = None
+    ended_at: float | None = None
+
+
 class Exchanges:
     """Every request that was offered and has not ended."""
 

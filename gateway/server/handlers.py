@@ -21,7 +21,7 @@ from gateway.counting.prompts import declared_audio
 from gateway.engines.pool import Pool
 from gateway.identity.callers import identify
 from gateway.identity.credentials import CredentialRefused
-from gateway.observe.exchange import Exchange
+from gateway.observe.exchange import Aside, Exchange
 from gateway.observe.logs import safe_caller_id
 from gateway.server import intake, models
 from gateway.server.bodies import Bodies, HeldBody
@@ -73,7 +73,7 @@ class Handlers:
                 if isinstance(route, Route) and route.generation:
                     await self._generation(visit, route)
                 else:
-                    await self._other(visit, route)
+                    await self._aside(visit, route)
         finally:
             if client.status is not None:
                 rooms.observer.answered(None if known is None else known.name, client.status)
@@ -87,6 +87,15 @@ class Handlers:
 
     # ── routes without engine time ──
 
+    async def _aside(self, visit: Visit, route: Route | WrongMethod | None) -> None:
+        now, name = self._rooms.clock.now, route.name if isinstance(route, Route) else None
+        aside = Aside(visit.request_id, name, now())
+        try:
+            await self._other(replace(visit, aside=aside), route)
+        finally:
+            aside.status, aside.ended_at = visit.client.status, now()
+            self._rooms.observer.decisions.aside_ended(aside)
+
     async def _other(self, visit: Visit, route: Route | WrongMethod | None) -> None:
         try:
             async with visit.service:
@@ -94,6 +103,8 @@ class Handlers:
                 if isinstance(route, Route):
                     identity = await self._identify(visit.request)
                     visit = replace(visit, identity=identity)
+                    if visit.aside is not None:
+                        visit.aside.service_class = identity.service_class
                     await self._without_engine_time(visit, route, identity)
                 else:
                     await self._refuse(visit, _no_route(route), allow=None if route is None else route.allow)
@@ -283,6 +294,8 @@ class Handlers:
         if not is_counted:
             observer.refused(refusal.reason, exchange)
             refusal = spread(refusal)
+        if visit.aside is not None:
+            visit.aside.refusal = refusal
         if exchange is not None:
             exchange.refusal = refusal
             observer.ended_outside(exchange, Outcome.REFUSED)

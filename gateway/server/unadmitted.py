@@ -68,6 +68,8 @@ class Unadmitted:
             await self._pass_on(visit, watch, Outgoing(route.method, path, _sent_headers(visit), b""))
 
     async def _pass_on(self, visit: Visit, watch: EngineWatch, outgoing: Outgoing) -> None:
+        assert visit.aside is not None, "only what takes no engine time comes here"
+        visit.aside.engine = watch.target.name
         try:
             async with self._rooms.upstream.open(watch.target, outgoing) as reply:
                 reply.require_for_caller()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 
 from gateway.core.types import Identity
-from gateway.observe.exchange import Exchange
+from gateway.observe.exchange import Aside, Exchange
 from gateway.server.downstream import Downstream
 from gateway.server.ending import Service
 from gateway.wire.dialects import Dialect
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """identity: None until it is known who asks. exchange: None outside the generation routes.
+    """identity: None until it is known who asks. exchange: None outside the generation routes, aside: None on them.
 
     trace: None where tracing is off.
     """
@@ -32,3 +32,4 @@ class Visit:
     identity: Identity | None = None
     exchange: Exchange | None = None
     trace: Trace | None = None
+    aside: Aside | None = None
