@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.analysis.classes import ClassMeasure
-from bench.analysis.comparison import ALL, ArmRun, Load
+from bench.analysis.comparison import ALL, ArmRun
 from bench.analysis.limits import Limits
 from bench.analysis.measurements import Measurements, Throughput, put_together
 from bench.errors import UsageError
@@ -116,8 +116,7 @@ def _setup(scenario: Scenario, arm: Arm, profile: Profile, base: Path) -> Setup:
 
 def tasks(scenario: Scenario, made: Sequence[Setup], limits: Limits, *, keeps_records: bool) -> list[Task]:
     """Long runs first, so that no core ends with one alone."""
-    loads = [Load(label, rate, mix) for label, rate in scenario.offered() for mix in scenario.mixes]
-    loads.sort(key=lambda load: load.rate_per_s, reverse=True)
+    loads = sorted(scenario.offered(), key=lambda load: load.rate_per_s, reverse=True)
     blocks = [Block(load, seed, 1) for load in loads for seed in scenario.seeds]
     return [Task(setup, scenario, limits, block, keeps_records) for block in blocks for setup in made]
 
