@@ -45,6 +45,7 @@ class Arm(_Strict):
     """One target of the comparison; the first arm is what the others are compared with.
 
     again: it is the first one once more, which shows how large a difference is noise. about: for the report's reader.
+    chunk_tokens_max: what the arm's engine takes of one prompt in a step.
     """
 
     name: ArmName
@@ -54,6 +55,7 @@ class Arm(_Strict):
     engine_metrics_url: str | None = None
     again: bool = False
     about: str = ""
+    chunk_tokens_max: Tokens | None = None
     simulated: SimulatedArm | None = None
 
 

@@ -14,7 +14,7 @@ from bench.commands.compare import planned, run_scenario
 from bench.commands.exits import of_runs
 from bench.errors import UsageError
 from bench.load.target import clean_url
-from bench.local_gateway import LocalGateway, base_of_engine, base_of_file, engine_said, fresh_callers
+from bench.local_gateway import LocalGateway, base_of_engine, base_of_file, chunk_tokens_max, engine_said, fresh_callers
 from bench.options import LONG, SHORT, parse_pairs
 from bench.records.run import new_run_id
 
@@ -112,6 +112,7 @@ def _plan(args: argparse.Namespace, command: Sequence[str]) -> dict[str, Any]:
             "engine_metrics_url": bases[name]["engines"][0]["url"],
             "again": args.aa and name == _again(next(iter(policies))),
             "about": engine_said(bases[name]),
+            "chunk_tokens_max": chunk_tokens_max(bases[name]),
         }
         for name in policies
     ]

@@ -197,7 +197,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     with emulated_engines(args.out, args.port) if args.emulated else real_engines(args.port) as served:
         print(f"engines are up after {time.monotonic() - began:.0f} s", flush=True)
         code, records = compared(args.out, served, args)
-    report = gateway("bench", "report", str(records), "--out", str(args.out / "report"), out=args.out / "report.log")
+    report = gateway(
+        "bench",
+        "report",
+        str(records),
+        "--out",
+        str(args.out / "report"),
+        "--calibration",
+        str(args.out / "calibration.yaml"),
+        out=args.out / "report.log",
+    )
     print(f"\n{time.monotonic() - began:.0f} s in all; report: {args.out / 'report' / 'report.html'}")
     return code or report
 

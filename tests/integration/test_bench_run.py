@@ -560,3 +560,18 @@ async def test_a_ladder_stops_where_the_target_fails_and_marks_the_knee(folder: 
     assert [cell["rate_per_s"] for cell in said["order"]] == [20, 40, 80, 160]
     assert said["knee_per_s"] == 40
     assert "40 ← knee" in out and "INVALID" in out
+
+
+@pytest.mark.timeout(180)
+async def test_a_drill_is_held_on_an_engine_that_breaks_and_leaves_its_report(tmp_path: Path) -> None:
+    code, out, err = await bench("faults", "in-band-error", "--result-dir", str(tmp_path))
+    if code == 4:  # the machine that runs the tests was too busy for the client: nothing was drilled
+        assert "the client kept time | NO" in out.replace("  ", "")
+        return
+    assert code == 0, out + err
+    kept = Folder(tmp_path)
+    (drill,) = json.loads((kept.path / "faults.json").read_text())["drills"]
+    assert (drill["passed"], drill["offered"], drill["completed"]) == (True, 30, 29)
+    code, out, _ = await bench("report", str(kept.path))
+    assert (code, "All 1 drills passed" in out) == (0, True)
+    assert "counted each once" in (kept.path / "report.html").read_text()
