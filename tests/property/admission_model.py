@@ -207,7 +207,7 @@ class AdmissionModel(RuleBasedStateMachine):
         known = {(tenant.class_plan.name, tenant.name): tenant for tenant in self.admission._tenants}
         assert known.keys() == waiting.keys() | running.keys()
         for owner, tenant in known.items():
-            assert (tenant.queued, tenant.running) == (waiting[owner], running[owner])
+            assert (tenant.queued(), tenant.running) == (waiting[owner], running[owner])
             assert sum(backlog.requests for backlog in tenant.backlogs) == waiting[owner]
             assert all(backlog.requests or backlog.work_s == 0.0 for backlog in tenant.backlogs)
 
