@@ -68,7 +68,7 @@ def _with(trace: Trace, label: str, more: list[Arrival]) -> Trace:
 
 
 def _everyday() -> Trace:
-    return _mixed(5.0, 30)
+    return _mixed(6.0, 24)
 
 
 def _longer() -> Trace:
@@ -88,7 +88,7 @@ def _leaving() -> Trace:
 
 
 def _burst() -> Trace:
-    return _with(_everyday(), "long-burst", [Arrival(3.0, LONG, LONG_TOKENS, OUTPUT_TOKENS)] * 12)
+    return _with(_mixed(4.0, 40), "long-burst", [Arrival(3.0, LONG, LONG_TOKENS, OUTPUT_TOKENS)] * 12)
 
 
 def _flood() -> Trace:
@@ -99,11 +99,13 @@ def _flood() -> Trace:
 
 def _at_the_limit() -> Trace:
     whole = CONTEXT_TOKENS - OUTPUT_TOKENS
-    return _with(_everyday(), "context-limit", [Arrival(float(at_s), LONG, whole, OUTPUT_TOKENS) for at_s in (2, 4, 6)])
+    return _with(
+        _mixed(4.0, 40), "context-limit", [Arrival(float(at_s), LONG, whole, OUTPUT_TOKENS) for at_s in (2, 4, 6)]
+    )
 
 
 DRILLS = (
-    Drill("engine-dies", "the engine ends in mid stream and stays away", _everyday, ("die@10req",),
+    Drill("engine-dies", "the engine ends in mid stream and stays away", _everyday, ("die@8req",),
           may=(*_DEAD, *_BROKEN, *_NO_ENGINE), must=("completed", "failed:*", "refused:no_engine")),
     Drill("engine-hangs", "steps stop for 10 s while everything else answers", _longer,
           ("hang@14req+10s",),
@@ -113,7 +115,7 @@ DRILLS = (
           may=(*_BROKEN, *_NO_ENGINE), must=("completed", "failed:*"), served_again_s_max=10.0),
     Drill("slow-start", "nobody listens for 4 s", _longer, ("slow-start+4s",),
           may=(*_BROKEN, *_NO_ENGINE), must=("completed", "refused:no_engine"), served_again_s_max=10.0, waits=True),
-    Drill("in-band-error", "one stream breaks with an error inside its 200", _everyday, ("in-band-error@10req",),
+    Drill("in-band-error", "one stream breaks with an error inside its 200", _everyday, ("in-band-error@8req",),
           may=("failed:*",), must=("completed", "failed:*"), in_time={SHORT: 0.9, LONG: 0.8}),
     Drill("stale-metrics", "the engine's /metrics stands still: nothing else may", _everyday, ("stale-metrics@5req",),
           in_time={SHORT: 0.95, LONG: 1.0}),
