@@ -330,9 +330,9 @@ class Admission:
                 break
         lanes.resume()
         if fleet.divides:  # after everything else that happens now
-            in_line = self._lanes[SHORT].head(now) is not None
+            shorts, longs = (self._lanes[length].head(now) is not None for length in (SHORT, LONG))
             for each in fleet.dividing():
-                events += each.make_way(now, shorts_in_line=in_line)
+                events += each.make_way(now, shorts_in_line=shorts, longs_in_line=longs)
 
     def _may_go(self) -> bool:
         """Whether anybody waits for whom an engine has a slot: under load most have none, and that is quickly seen."""

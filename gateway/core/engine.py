@@ -159,7 +159,7 @@ class Engine:
         self._alone = None if ledger.in_prefill else ticket
         ticket.beside_long = ledger.long_prefills > 0
         ledger.charge(ticket)
-        self.courses.disturb()
+        self.courses.disturb(now, by_short=ticket.assignment.length_class is SHORT)
         ticket.prefill_s = self.fit.model.prefill_s(ticket.assignment.prompt_tokens, self._chunk_tokens)
         if not ticket.assignment.stream:
             self._expect_first_token(ticket, ticket.prefill_s, now)
@@ -201,21 +201,23 @@ class Engine:
         self.courses.end(ticket)
         return [Proceed(ticket, None)]
 
-    def make_way(self, now: float, *, shorts_in_line: bool) -> list[Event]:
+    def make_way(self, now: float, *, shorts_in_line: bool, longs_in_line: bool) -> list[Event]:
         """Let the next part of a long prompt go, or take one back for shorts."""
         events: list[Event] = []
         shorts_wait = shorts_in_line or self.ledger.short_prefill_tokens > 0
         if shorts_wait and (ticket := self._recall(now)) is not None:
             events.append(Recalled(ticket))
-        if (course := self._next_part(now, shorts_wait=shorts_wait)) is not None:
+        if (course := self._next_part(now, shorts_wait=shorts_wait, longs_wait=longs_in_line)) is not None:
             events.append(Proceed(course.ticket, None if course.at_request else course.sent_tokens))
         return events
 
-    def _next_part(self, now: float, *, shorts_wait: bool) -> Course | None:
+    def _next_part(self, now: float, *, shorts_wait: bool, longs_wait: bool) -> Course | None:
         """Send the next part that may go, and note when the one after it may; none to an engine that has no room."""
         if self.paused_until is not None:
             return None
-        course = self.courses.next_part(self.fit.model, now, shorts_wait=shorts_wait, cache=self._cache())
+        course = self.courses.next_part(
+            self.fit.model, now, shorts_wait=shorts_wait, longs_wait=longs_wait, cache=self._cache()
+        )
         if course is not None and course.at_request:
             self._expect_first_token(course.ticket, self.courses.rest_s(course.ticket, self.fit.model), now)
         changes_at = self.courses.changes_at(self.fit.model, now)
