@@ -24,14 +24,14 @@ _rank = attrgetter("rank")
 class Group:
     """Requests that get a token in every step. Their own counts stand as they were when they joined.
 
-    since: the first step of each in the group. attended: of the next step, as StepTime.step_s wants it. takers: how
-    many take a block, by the step's number modulo a block's tokens. ends: who has its last token in which step, and
-    end_numbers the heap of those. last_rank: no member's is higher.
+    since: the first step of each in the group. context: of all in the next step. takers: how many take a block, by the
+    step's number modulo a block's tokens. ends: who has its last token in which step, and end_numbers the heap of
+    those. last_rank: no member's is higher.
     """
 
     takers: list[int]
     since: dict[int, int] = field(default_factory=dict)
-    attended: int = 0
+    context: int = 0
     ends: dict[int, list[EngineRequest]] = field(default_factory=dict)
     end_numbers: list[int] = field(default_factory=list)
     last_rank: int = 0
@@ -40,7 +40,7 @@ class Group:
         """Add a request whose next step is `number`."""
         self.last_rank = max(self.last_rank, request.rank) if self.since else request.rank
         self.since[request.id] = number
-        self.attended += 2 * request.computed + 1
+        self.context += request.computed
         self.takers[(number - request.computed) % len(self.takers)] += 1
         end = number + request.output_tokens - request.sampled - 1
         if end not in self.ends:
@@ -50,7 +50,7 @@ class Group:
     def leave(self, request: EngineRequest, steps: int) -> None:
         """Take a request out; `steps`: of the group since it joined. Its counts are still those of then."""
         number = self.since.pop(request.id)
-        self.attended -= 2 * (request.computed + steps) + 1
+        self.context -= request.computed + steps
         self.takers[(number - request.computed) % len(self.takers)] -= 1
         self.ends[number + request.output_tokens - request.sampled - 1].remove(request)
 
@@ -124,8 +124,8 @@ class QuickEngine(VirtualEngine):
 
     def ends_alike(self, begins_at: float, steps: int) -> list[float]:
         """Return when each of the next steps ends, one behind the other from `begins_at` on, if all are alike."""
-        count, attended, step_s = len(self._group.since), self._group.attended, self.step_time.step_s
-        took = [step_s(count, attended + 2 * count * step) for step in range(steps)]
+        count, context, step_s = len(self._group.since), self._group.context, self.step_time.step_s
+        took = [step_s(count, count, context + count * step, count) for step in range(steps)]
         return list(accumulate(took, initial=begins_at))[1:]
 
     def run_alike(self, scheduled: int, ended: int) -> list[Step]:
@@ -142,10 +142,10 @@ class QuickEngine(VirtualEngine):
             ended -= 1
         skipped, self._ended = ended, self._ended + ended
         for number in range(skipped, scheduled):
-            step_s = self.step_time.step_s(count, group.attended + 2 * count * number)
+            step_s = self.step_time.step_s(count, count, group.context + count * number, count)
             flying.append((self._scheduled + number + 1, Step({}, step_s, (), (), count)))
         self._scheduled += scheduled
-        group.attended += 2 * count * scheduled
+        group.context += count * scheduled
         return [step for _, step in flying]
 
     # ── one step ──
@@ -192,7 +192,7 @@ class QuickEngine(VirtualEngine):
         group, count = self._group, len(self._group.since)
         if not tokens and not count:
             return Step(tokens, 0.0, (), ())
-        attended, first_tokens, ended = self._compute(tokens)
+        context, chunks, first_tokens, ended = self._compute(tokens)
         self._scheduled += 1
         self._ended_by_then = self._ended
         number = self._scheduled
@@ -200,8 +200,10 @@ class QuickEngine(VirtualEngine):
         if last:
             requests = [*last, *(self._requests[request_id] for request_id in ended)]
             ended = [request.id for request in sorted(requests, key=_rank)]
-        duration_s = self.step_time.step_s(sum(tokens.values()) + count, attended + group.attended)
-        group.attended += 2 * count
+        total = sum(tokens.values()) + count
+        sequences = len(tokens) + count
+        duration_s = self.step_time.step_s(total, sequences, context + group.context, chunks + count)
+        group.context += count
         step = Step(tokens, duration_s, tuple(first_tokens), tuple(ended), count)
         self._flying.append((number, step))
         if last:

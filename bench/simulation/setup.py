@@ -67,8 +67,7 @@ class Setup:
         step_time, step_tokens, samples = self.profile.step_time, self.flags.max_num_batched_tokens, []
         for tokens in PROBED_TOKENS:
             steps = -(-tokens // step_tokens)
-            seconds = steps * step_time.base_s + step_time.chunk_s(tokens, 0)
-            samples.append(PrefillSample(tokens, steps, seconds))
+            samples.append(PrefillSample(tokens, steps, step_time.prefill_s(tokens, step_tokens)))
         return samples
 
 

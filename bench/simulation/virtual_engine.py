@@ -164,16 +164,18 @@ class VirtualEngine:
             self.running.append(self.waiting.pop(skipped))
 
     def _step(self, tokens: dict[int, int]) -> Step:
-        attended, first_tokens, ended = self._compute(tokens)
-        duration_s = self.step_time.step_s(sum(tokens.values()), attended) if tokens else 0.0
+        context, chunks, first_tokens, ended = self._compute(tokens)
+        total = sum(tokens.values())
+        duration_s = self.step_time.step_s(total, len(tokens), context, chunks) if tokens else 0.0
         return Step(tokens, duration_s, tuple(first_tokens), tuple(ended))
 
-    def _compute(self, tokens: dict[int, int]) -> tuple[int, list[int], list[int]]:
+    def _compute(self, tokens: dict[int, int]) -> tuple[int, int, list[int], list[int]]:
         """Move each request on by its tokens: what they attend to, who gets a first token, who has its last."""
-        first_tokens, ended, attended, requests = [], [], 0, self._requests
+        first_tokens, ended, context, chunks, requests = [], [], 0, 0, self._requests
         for request_id, count in tokens.items():
             request = requests[request_id]
-            attended += count * (2 * request.computed + count)
+            context += count * request.computed
+            chunks += count * count
             request.computed += count
             request.in_flight += 1
             sampled = request.sampled
@@ -184,7 +186,7 @@ class VirtualEngine:
             request.sampled = sampled + 1
             if sampled + 1 >= request.output_tokens:
                 ended.append(request_id)
-        return attended, first_tokens, ended
+        return context, chunks, first_tokens, ended
 
     def _preempt(self, position: int) -> None:
         request = self.running.pop(position)
