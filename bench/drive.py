@@ -58,7 +58,8 @@ def run_cell(
                 raise
             except KeyboardInterrupt:
                 interrupted = True
-        seen.samples = placed(read_lines(samples), seen.started_at)
+        if seen.started_at:
+            seen.samples = placed(read_lines(samples), seen.started_at)
     return write_down(plan, run_id, folder, seen, interrupted=interrupted)
 
 

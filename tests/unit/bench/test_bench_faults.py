@@ -48,6 +48,7 @@ def test_a_drill_that_went_as_expected_passes() -> None:
     [
         ([*GOOD, a_record(outcome=Outcome.UNFINISHED, ended_ms=None)], None, "every offered request ended"),
         (GOOD, Counted(offered=6, ended=5, open=1), "the gateway counted each once, and nothing is left open"),
+        (GOOD, Counted(offered=5, ended=5, open=1), "the gateway counted each once, and nothing is left open"),
         (GOOD, Counted(offered=4, ended=4, open=0), "the gateway counted each once, and nothing is left open"),
         ([*GOOD, a_record(outcome=Outcome.FAILED, reason="cut")], None, "each ended as it may"),
         ([*GOOD, a_record(outcome=Outcome.EXPIRED, reason="wait_deadline")], None, "each ended as it may"),
