@@ -17,7 +17,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadgr
 COMPILE := .cache/pins/bin/uv pip compile $(PINS_FLAGS) --quiet --universal --python-version 3.11 \
 	--generate-hashes --no-annotate --custom-compile-command "make pins"
 
-.PHONY: help run test check soak static cover engine engine-stop pins
+.PHONY: help run test check soak static cover installed engine engine-stop pins
 
 help:
 	@echo 'make run           set up, and serve on 127.0.0.1:8080 (ops on 127.0.0.1:9090) in front of ENGINE_URL=http://host:port,'
@@ -35,9 +35,9 @@ help:
 run: $(READY)
 	@$(BIN)/python -m deploy.run
 
-# The last line is pytest's own.
-test: static cover
-	$(BIN)/python -m deploy.engine install
+# What downloads goes beside what computes. The last line is pytest's own.
+test: $(READY)
+	@$(MAKE) --no-print-directory --jobs 2 installed static cover
 	$(PYTEST)
 
 check: static cover
@@ -56,6 +56,9 @@ static: $(READY)
 cover: $(READY)
 	$(BIN)/python -m pytest --quiet --no-header --cov --cov-report=term tests/unit/core
 
+installed: $(READY)
+	$(BIN)/python -m deploy.engine install
+
 engine: $(READY)
 	@$(BIN)/python -m deploy.engine start --port $(ENGINE_PORT) $(ENGINE_FLAGS)
 
@@ -72,6 +75,6 @@ pins:
 	@sh deploy/setup.sh .cache/pins deploy/requirements/pins.txt
 	$(COMPILE) deploy/requirements/pins.in -o deploy/requirements/pins.txt
 	$(COMPILE) pyproject.toml --extra fast -o deploy/requirements/runtime.txt
-	$(COMPILE) pyproject.toml --extra fast --extra bench --group dev deploy/requirements/build.in \
+	$(COMPILE) pyproject.toml --extra fast --extra bench --extra tracing --group dev deploy/requirements/build.in \
 		--constraint deploy/requirements/runtime.txt -o deploy/requirements/dev.txt
 	$(COMPILE) deploy/engine/requirements.in --excludes deploy/engine/excluded.in -o deploy/engine/requirements.txt

@@ -25,7 +25,7 @@ def write_down(plan: CellPlan, run_id: str, folder: RunFolder, seen: Seen, *, in
         records,
         window_s=plan.windows.observation_s,
         limits=plan.limits,
-        loop_lags_s=seen.lag.lags_s,
+        loop_lags_s=seen.loop_lags_s,
         loop_period_s=PERIOD_S,
         lag_tolerance_ms=plan.lag_tolerance_ms,
     )
@@ -38,7 +38,7 @@ def write_down(plan: CellPlan, run_id: str, folder: RunFolder, seen: Seen, *, in
         engine_notes=notes,
     )
     effective_args = seen.before.cache_config if isinstance(seen.before, Reading) else {}
-    run = _config(plan, run_id).to_json(engine_version=seen.version, effective_args=effective_args)
+    run = _config(plan, run_id, seen.processes).to_json(engine_version=seen.version, effective_args=effective_args)
     folder.write_json("run.json", run)
     folder.write_requests(records)
     if seen.samples:
@@ -54,8 +54,9 @@ def write_down(plan: CellPlan, run_id: str, folder: RunFolder, seen: Seen, *, in
 
 
 def _engine_said(seen: Seen) -> tuple[list[str], list[str]]:
-    """What voids the run on the engine's part, and what is only worth a note."""
+    """What voids the run beside its requests, and what is only worth a note."""
     reasons = [f"the engine at {url} was not idle at the start" for url in seen.busy_engines]
+    reasons += seen.client_faults
     if _restarted(seen):
         reasons.append("the engine restarted during the run")
     notes = [
@@ -71,7 +72,7 @@ def _engine_said(seen: Seen) -> tuple[list[str], list[str]]:
     return reasons, notes
 
 
-def _config(plan: CellPlan, run_id: str) -> RunConfig:
+def _config(plan: CellPlan, run_id: str, processes: int) -> RunConfig:
     return RunConfig(
         run_id=run_id,
         cell_id=plan.cell_id,
@@ -94,6 +95,7 @@ def _config(plan: CellPlan, run_id: str) -> RunConfig:
         cache_salted=plan.cache_salted,
         engine_cost_per_hour=plan.engine_cost_per_hour,
         metadata=plan.metadata,
+        client_processes=processes,
     )
 
 

@@ -64,14 +64,20 @@ class LocalGateway:
     def url(self) -> str:
         return f"http://{HOST}:{self._port}"
 
+    @property
+    def ops_url(self) -> str:
+        return f"http://{HOST}:{self._ops_port}"
+
     @contextmanager
-    def serving(self, name: str, policy: str, base: Mapping[str, Any]) -> Iterator[None]:
+    def serving(
+        self, name: str, policy: str, base: Mapping[str, Any], *, without_engine: bool = False
+    ) -> Iterator[None]:
         """A gateway with that policy, a fresh process each time. Raises TargetUnreachableError where none comes up.
 
-        base: the configuration, but for what the bench says.
+        base: the configuration, but for what the bench says. without_engine: it is up before its engine is.
         """
         config = self._written(name, policy, base)
-        ready_url = f"http://{HOST}:{self._ops_port}/readyz"
+        ready_url = f"{self.ops_url}/{'healthz' if without_engine else 'readyz'}"
         with running(["serve", "--config", str(config)], config.with_suffix(".log"), ready_url):
             yield
 
@@ -122,6 +128,12 @@ def base_of_file(path: Path) -> dict[str, Any]:
         if "path" in tokenizer:
             tokenizer["path"] = str(folder / tokenizer["path"])
     return said
+
+
+def chunk_tokens_max(base: Mapping[str, Any]) -> int | None:
+    """What the first engine takes of one prompt in a step, where its limits say so."""
+    limits = base["engines"][0].get("limits") or {}
+    return limits.get("long_prefill_token_threshold") or limits.get("max_num_batched_tokens")
 
 
 def engine_said(base: Mapping[str, Any]) -> str:

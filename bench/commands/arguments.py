@@ -17,6 +17,7 @@ from bench.options import LONG, SHORT, parse_capacity, parse_credentials, parse_
 from bench.scenario import checked
 from bench.trace.intensity import Intensity, parse_burst
 from bench.trace.mix import ClassLoad
+from bench.trace.reading import CLASSES
 
 
 def add_target(parser: argparse.ArgumentParser) -> None:
@@ -86,6 +87,12 @@ def add_loads(parser: argparse.ArgumentParser) -> None:
         help="requests/s, from `gateway bench capacity`: R for all mixes, or 80/20=6.8 50/50=3.2",
     )
     group.add_argument("--loads", nargs="+", type=positive, default=[], metavar="X", help="shares of --capacity")
+    group.add_argument(
+        "--trace", type=Path, metavar="FILE", help="replay it at each rate: of any format that `trace convert` reads"
+    )
+    group.add_argument(
+        "--trace-classes", nargs="+", default=list(CLASSES), metavar="CLASS[:TOKENS]", help="as --classes of `trace`"
+    )
     group.add_argument("--mixes", nargs="+", default=["80/20"], metavar="S/L", help="(default 80/20)")
     group.add_argument("--seeds", nargs="+", type=int, default=[1], metavar="N", help="one trace each (default 1)")
     group.add_argument("--repeats", type=whole, default=1, metavar="N", help="of each trace (default 1)")
@@ -143,6 +150,8 @@ def scenario_words(
             SHORT: {"prompt_tokens": args.short_tokens, "output_tokens": args.output_tokens},
             LONG: {"prompt_tokens": args.long_tokens, "output_tokens": args.output_tokens},
         },
+        "trace": None if args.trace is None else str(args.trace.absolute()),
+        "trace_classes": args.trace_classes,
         "mixes": args.mixes,
         "rates_per_s": args.rates,
         "capacity_per_s": parse_capacity(args.capacity, "--capacity"),

@@ -18,9 +18,8 @@ from bench.commands.exits import of_runs
 from bench.corpus import tokenizer
 from bench.errors import UsageError
 from bench.load.target import Target
-from bench.options import LONG, SHORT
 from bench.order import Cell, cells
-from bench.plans import Plans, target_of, trace_of
+from bench.plans import Plans, classes_of, target_of, trace_of
 from bench.records.comparison import write as write_comparison
 from bench.records.run import new_run_id
 from bench.report import difference_table
@@ -107,7 +106,8 @@ def measured(file: Path, result_dir: Path, command: Sequence[str]) -> Compared:
     """Run every cell of a scenario, keep the records, print the tables. Raises as `execute` does."""
     made = planned(load(file), file)
     # A relative folder of the tokenizer would mean another one where the comparison goes on.
-    scenario = made.scenario.model_copy(update={"tokenizer": made.scenario.tokenizer.absolute()})
+    trace = None if made.scenario.trace is None else made.scenario.trace.absolute()
+    scenario = made.scenario.model_copy(update={"tokenizer": made.scenario.tokenizer.absolute(), "trace": trace})
     plan = {"kind": KIND, "command": list(command), "scenario": scenario.model_dump(mode="json", exclude_none=True)}
     folder = campaign.begun(result_dir, f"{scenario.name}-{new_run_id()}", plan)
     return run_scenario(made, folder, command)
@@ -144,7 +144,7 @@ def run_scenario(
 
 def _check(scenario: Scenario, limits: Limits, targets: dict[str, Target], file: Path, order: Sequence[Cell]) -> None:
     """What only shows once the traces are made: classes that do not occur, a warm-up longer than its trace."""
-    known = {SHORT, LONG}
+    known = set(classes_of(scenario))
     check_classes(f"{file}: goodput", set(limits), known)
     for target in targets.values():
         check_classes(f"{file}: arms: {target.name}: priority", set(target.priority), known)

@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     load.add_argument("--good-share", type=arguments.share, default=0.95, metavar="X", help="(default 0.95)")
     load.add_argument("--refine", type=int, default=2, metavar="N", help="rates tried inside the last gap (default 2)")
     arguments.add_campaign(parser, name=KIND)
-    parser.set_defaults(capacity=[], loads=[], repeats=1)
+    parser.set_defaults(trace=None, trace_classes=[], capacity=[], loads=[], repeats=1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,10 @@ from bench.commands.compare import planned, run_scenario
 from bench.commands.exits import of_runs
 from bench.errors import UsageError
 from bench.load.target import clean_url
-from bench.local_gateway import LocalGateway, base_of_engine, base_of_file, engine_said, fresh_callers
+from bench.local_gateway import LocalGateway, base_of_engine, base_of_file, chunk_tokens_max, engine_said, fresh_callers
 from bench.options import LONG, SHORT, parse_pairs
 from bench.records.run import new_run_id
+from bench.trace import reading
 
 HELP = "compare policies on one engine, with the same arrivals for each"
 EXAMPLE = """examples:
@@ -34,6 +35,7 @@ exit codes: as `gateway bench run`, over all runs"""
 
 KIND = "policies"
 SERVICE_CLASSES = {SHORT: "interactive", LONG: "batch"}
+OTHERS = "standard"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -98,10 +100,7 @@ def execute(args: argparse.Namespace, command: Sequence[str]) -> int:
 def _plan(args: argparse.Namespace, command: Sequence[str]) -> dict[str, Any]:
     """Everything that was decided, as it lies in plan.json: no key, no port."""
     policies = _named(args.policies, again=args.aa)
-    service_classes = {**SERVICE_CLASSES, **parse_pairs(args.service_classes, "--service-classes")}
-    unknown = sorted(set(service_classes) - {SHORT, LONG})
-    if unknown:
-        raise UsageError(f"--service-classes: no class {unknown[0]!r}; there are {SHORT} and {LONG}.")
+    service_classes = _service_classes(args)
     bases = _bases(args, policies)
     callers = fresh_callers(service_classes)
     arms = [
@@ -112,6 +111,7 @@ def _plan(args: argparse.Namespace, command: Sequence[str]) -> dict[str, Any]:
             "engine_metrics_url": bases[name]["engines"][0]["url"],
             "again": args.aa and name == _again(next(iter(policies))),
             "about": engine_said(bases[name]),
+            "chunk_tokens_max": chunk_tokens_max(bases[name]),
         }
         for name in policies
     ]
@@ -141,6 +141,16 @@ def _named(policies: Sequence[str], *, again: bool) -> dict[str, str]:
         first = next(iter(named))
         named[_again(first)] = named[first]
     return named
+
+
+def _service_classes(args: argparse.Namespace) -> dict[str, str]:
+    """Of each class of the requests: what the user says, else the usual one, else standard."""
+    said = parse_pairs(args.service_classes, "--service-classes")
+    names = [SHORT, LONG]
+    if args.trace is not None:
+        names = reading.read(args.trace, classes=args.trace_classes).class_names()
+    arguments.check_classes("--service-classes", set(said), set(names))
+    return {name: said.get(name) or SERVICE_CLASSES.get(name, OTHERS) for name in names}
 
 
 def _bases(args: argparse.Namespace, policies: Mapping[str, str]) -> dict[str, dict[str, Any]]:

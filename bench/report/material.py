@@ -35,6 +35,7 @@ class Material:
     """One run, a comparison or a ladder. arms: in the order of the scenario; again: those that are the first one.
 
     repeated: INVALID runs whose cells were run once more. about: of each arm, for the reader.
+    chunk_tokens: what each arm's engine takes of one prompt in a step; absent where that is not known.
     """
 
     title: str
@@ -48,6 +49,7 @@ class Material:
     knee_per_s: float | None = None
     repeated: int = 0
     about: Mapping[str, str] = field(default_factory=dict)
+    chunk_tokens: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def class_names(self) -> list[str]:
@@ -98,6 +100,7 @@ def _comparison(folder: Path) -> Material:
         planned=len(runs) if "good_share" in said else planned,
         knee_per_s=said.get("knee_per_s"),
         repeated=set_aside(folder),
+        chunk_tokens={arm["name"]: arm["chunk_tokens_max"] for arm in scenario["arms"] if arm.get("chunk_tokens_max")},
         about={arm["name"]: arm["about"] for arm in scenario["arms"] if arm.get("about")},
     )
 

@@ -17,7 +17,6 @@ from gateway.core import early_rejection
 from gateway.core.classify import engine_priority
 from gateway.core.engine import Engine
 from gateway.core.fleet import Fleet
-from gateway.core.lanes import Lanes
 from gateway.core.ledger import needs_of
 from gateway.core.line import is_half_late
 from gateway.core.plan import Plan
@@ -25,7 +24,6 @@ from gateway.core.refusals import Refusals, no_engine
 from gateway.core.repeats import Repeats
 from gateway.core.standing import Ahead
 from gateway.core.steptime import PrefillSample, StepModel
-from gateway.core.tenants import Tenants
 from gateway.core.ticket import (
     ENDED,
     RUNNING,
@@ -64,23 +62,22 @@ class Admission:
 
     def __init__(self, plan: Plan, engines: Sequence[EngineSpec], seed: int = 0) -> None:
         self._offers = 0
-        self._waiting = Waiting()
+        self._waiting = Waiting(plan)
+        self._lanes, self._tenants = self._waiting.lanes, self._waiting.tenants
         self._refusals = Refusals(seed)
         self._early = early_rejection.EarlyRejection()
         self._repeats = Repeats()
-        self._tenants = Tenants(plan)
         self._running: dict[Ticket, Engine] = {}
         self._drain_at: float | None = None
         self._plan = plan
         self.fleet = self._fleet = Fleet(engines, plan)
-        self._lanes = Lanes(plan)
 
     # ── what the gate calls ──
 
     def offer(self, assignment: Assignment, now: float) -> tuple[Ticket, list[Event]]:
         """Take in one request: the events tell whether it was dispatched, waits, or is refused."""
         events: list[Event] = []
-        if self._next_at() <= now:
+        if self._waiting.expires_at <= now or self._fleet.next_change_at() <= now:
             self._go_on(now, events)
         self._offers += 1
         fleet = self._fleet
@@ -97,13 +94,11 @@ class Admission:
         ticket.cost_s = fleet.cost_s(assignment)
         if ticket.is_repeat:
             ticket.cost_s *= self._plan.repeat_cost
-        self._waiting.join(ticket, now)
-        lane = self._lanes.by_length[needs[0]]
-        lane.append(ticket)
         # Otherwise nothing can go that could not go before.
-        head = lane.head(now) if fleet.has_slot(needs[0]) or fleet.divides else None
-        if head is not None and (head is ticket or head.assignment.engine is not None):
-            self._dispatch(now, events)
+        if self._waiting.join(ticket, now) and (fleet.has_slot(needs[0]) or fleet.divides):
+            head = self._lanes.by_length[needs[0]].head(now)
+            if head is ticket or (head is not None and head.assignment.engine is not None):
+                self._dispatch(now, events)
         if ticket.state is WAITING:
             self._seat(ticket, now, events)
         return ticket, events
@@ -118,7 +113,7 @@ class Admission:
         engine = self._running[ticket]
         engine.first_token(ticket, engine_ttft_s, now)
         engine.judge(now, longs_wait=self._lanes.long.head(now) is not None)
-        events: list[Event] = [FirstToken(ticket, engine_ttft_s), *engine.dividing_changed(ticket)]
+        events: list[Event] = [FirstToken(ticket, engine_ttft_s), *engine.parts.changed(ticket)]
         self._go_on(now, events)
         return events
 
@@ -134,9 +129,9 @@ class Admission:
         events: list[Event] = []
         if ticket.state is WAITING:
             waited_s = now - ticket.offered_at
-            self._leave_line(ticket, now, moved=True)
+            self._waiting.leave(ticket, now, served=False, moved=True)
         else:
-            if ticket.needs[0] and self._running[ticket].courses.has_slice_out(ticket):
+            if ticket.needs[0] and self._running[ticket].parts.courses.has_slice_out(ticket):
                 events.append(SliceEnded(ticket, SliceResult.CANCELLED))
             self._leave_engine(
                 ticket, now, cut=outcome is CLIENT_GONE or outcome is TIMED_OUT, output_tokens=output_tokens
@@ -154,8 +149,8 @@ class Admission:
     def requeue(self, ticket: Ticket, now: float, pause_s: float) -> list[Event]:
         """Put a dispatched ticket whose engine had no room back at the head of its flow; its deadline stays.
 
-        The engine gets nothing more for `pause_s`. A ticket whose deadline has passed meanwhile ends as expired, and
-        while draining one that may wait beyond the drain is refused.
+        The engine gets nothing more for `pause_s`. A ticket whose deadline has passed meanwhile ends as expired; one
+        that waiting cannot help is refused: beyond a drain, or for an engine that takes nothing new any more.
         """
         assert ticket.state is RUNNING, "only a dispatched ticket can come back"
         assert ticket.first_token_at is None, "an engine that has answered cannot have had no room"
@@ -166,8 +161,9 @@ class Admission:
         ticket.requeues += 1
         if self._drain_at is not None and ticket.deadline > self._drain_at:
             return [self._refuse(ticket, self._refusals.draining(ticket), now), *self.tick(now)]
-        self._waiting.join(ticket, now)
-        self._lanes.by_length[ticket.needs[0]].put_back(ticket)
+        if not self._fleet.may_yet_serve(ticket.assignment):
+            return [self._refuse(ticket, no_engine(ticket.assignment), now), *self.tick(now)]
+        self._waiting.come_back(ticket, now)
         return [Queued(ticket), *self.tick(now)]
 
     def observe(self, engine: str, load: EngineLoad, now: float) -> list[Event]:
@@ -177,16 +173,16 @@ class Admission:
 
     def accepted(self, ticket: Ticket, now: float, *, is_accepted: bool) -> list[Event]:
         """Note whether the engine would take a divided request: before its first slice, which goes for this alone."""
-        return self._running[ticket].accepted(ticket, now, is_accepted=is_accepted) + self.tick(now)
+        return self._running[ticket].parts.accepted(ticket, now, is_accepted=is_accepted) + self.tick(now)
 
     def slice_ended(
         self, ticket: Ticket, now: float, *, computed: bool, cached_tokens: int | None = None
     ) -> list[Event]:
         """Note the end of the slice that `Proceed` asked for; cached_tokens: of its prefix, where the engine says."""
         engine = self._running[ticket]
-        held = engine.slice_ended(ticket, now, computed=computed, cached_tokens=cached_tokens)
+        held = engine.parts.slice_ended(ticket, engine.fit, now, computed=computed, cached_tokens=cached_tokens)
         result = SliceResult.COMPUTED if held else SliceResult.FAILED
-        return [SliceEnded(ticket, result), *engine.dividing_changed(ticket), *self.tick(now)]
+        return [SliceEnded(ticket, result), *engine.parts.changed(ticket), *self.tick(now)]
 
     def tick(self, now: float) -> list[Event]:
         """Expire every wait whose deadline has come, then dispatch whatever fits."""
@@ -196,7 +192,8 @@ class Admission:
 
     def next_tick_at(self) -> float | None:
         """Return when `tick` has something to do although nobody calls, or None."""
-        at = self._next_at()
+        first, change_at = self._waiting.first_to_expire(), self._fleet.next_change_at()
+        at = change_at if first is None else min(change_at, first.deadline)
         return None if at == inf else at
 
     def set_up(self, engine: str, up: bool, now: float) -> list[Event]:
@@ -209,7 +206,7 @@ class Admission:
         self._drain_at = deadline_at
         events: list[Event] = []
         self._expire(now, events)
-        beyond = [ticket for ticket in self._in_line() if ticket.deadline > deadline_at]
+        beyond = [ticket for ticket in self._waiting.tickets() if ticket.deadline > deadline_at]
         events += [self._turn_away(ticket, self._refusals.draining(ticket), now) for ticket in beyond]
         self._dispatch(now, events)
         return events
@@ -221,18 +218,18 @@ class Admission:
     def reconfigure(self, plan: Plan, engines: Sequence[EngineSpec], now: float) -> list[Event]:
         """Put a new plan in force. Waiting tickets keep their place, deadline and plan; fairness is remembered.
 
-        Smaller budgets act by attrition. An engine that is gone takes nothing new and is dropped when it is idle.
+        Smaller budgets act by attrition. An engine that is gone takes nothing new and is dropped when it is idle;
+        whoever waits for it alone is refused.
         """
-        waiting = self._in_line()
         self._plan = plan
         self._fleet.configure(engines, plan)
-        self._lanes.reconfigure(plan)
-        self._tenants.reconfigure(plan)
-        for ticket in waiting:
-            self._lanes.by_length[ticket.needs[0]].append(ticket)
-        for tenant in self._tenants:
-            self._lanes.hold(tenant)
-        return self.tick(now)
+        self._waiting.reconfigure(plan)
+        events: list[Event] = []
+        self._expire(now, events)
+        in_vain = [ticket for ticket in self._waiting.tickets() if not self._fleet.may_yet_serve(ticket.assignment)]
+        events += [self._turn_away(ticket, no_engine(ticket.assignment), now) for ticket in in_vain]
+        self._dispatch(now, events)
+        return events
 
     def calibrated(self, engine: str, samples: Sequence[PrefillSample]) -> None:
         """Take prefills that had an idle engine to themselves: its step model starts anew from them."""
@@ -251,16 +248,12 @@ class Admission:
         """Return what waits and what runs now; every class of the plan is present, also at 0."""
         empty = {(name, length): _EMPTY_LINE for name in self._plan.classes for length in LengthClass}
         return Snapshot(
-            lines=empty | dict(self._waiting.lines(self._tenants.by_class)),
+            lines=empty | dict(self._waiting.lines()),
             engines=self._fleet.snapshot(self._running),
             draining=self._drain_at is not None,
         )
 
     # ── in and out of lines ──
-
-    def _next_at(self) -> float:
-        change_at, first = self._fleet.next_change_at(), self._waiting.first_to_expire()
-        return change_at if first is None or change_at < first.deadline else first.deadline
 
     def _go_on(self, now: float, events: list[Event]) -> None:
         """Do what is due, waits that end first; what happens joins `events`."""
@@ -271,7 +264,7 @@ class Admission:
         if self._drain_at is not None:
             return self._refusals.draining(ticket)
         if not self._fleet.may_serve(ticket.assignment):
-            return no_engine()
+            return no_engine(ticket.assignment)
         return self._early.at_arrival(ticket, self._plan, now)
 
     def _seat(self, ticket: Ticket, now: float, events: list[Event]) -> None:
@@ -288,8 +281,9 @@ class Admission:
         events.append(self._expired(ticket, now) if ticket.deadline <= now else Queued(ticket))
 
     def _expire(self, now: float, events: list[Event]) -> None:
-        while (ticket := self._waiting.first_to_expire()) is not None and ticket.deadline <= now:
-            events.append(self._expired(ticket, now))
+        while self._waiting.expires_at <= now:
+            if (ticket := self._waiting.first_to_expire()) is not None and ticket.deadline <= now:
+                events.append(self._expired(ticket, now))
 
     def _expired(self, ticket: Ticket, now: float) -> Event:
         refusal = self._refusals.expired(ticket, now, any_engine=self._fleet.any_up)
@@ -306,12 +300,8 @@ class Admission:
 
     def _turn_away(self, ticket: Ticket, refusal: Refusal, now: float, outcome: Outcome = Outcome.REFUSED) -> Event:
         """End a ticket that waits."""
-        self._leave_line(ticket, now, moved=False)
+        self._waiting.leave(ticket, now, served=False, moved=False)
         return self._refuse(ticket, refusal, now, outcome)
-
-    def _leave_line(self, ticket: Ticket, now: float, *, moved: bool) -> None:
-        self._lanes.by_length[ticket.needs[0]].remove(ticket)
-        self._waiting.leave(ticket, now, served=False, moved=moved)
 
     # ── to and from engines ──
 
@@ -331,9 +321,9 @@ class Admission:
                 events.append(self._turn_away(ticket, hopeless, now))
         lanes.resume()
         if fleet.divides:  # after everything else that happens now
-            in_line = lanes.short.head(now) is not None
+            shorts, longs = lanes.short.head(now) is not None, lanes.long.head(now) is not None
             for each in fleet.dividing():
-                events += each.make_way(now, shorts_in_line=in_line)
+                events += each.make_way(now, shorts_in_line=shorts, longs_in_line=longs)
 
     def _refused_at_dispatch(self, ticket: Ticket, engine: Engine, now: float) -> Refusal | None:
         early = self._plan.early_rejection
@@ -343,7 +333,6 @@ class Admission:
 
     def _send(self, ticket: Ticket, engine: Engine, now: float, events: list[Event]) -> None:
         assignment, tenant = ticket.assignment, ticket.tenant
-        self._lanes.by_length[ticket.needs[0]].serve(ticket)
         self._waiting.leave(ticket, now, served=True, moved=True)
         self._fleet.take(ticket, engine, now)
         ticket.state, ticket.engine, ticket.dispatched_at = RUNNING, engine.name, now
@@ -352,13 +341,13 @@ class Admission:
         if tenant.running >= tenant.running_max:
             self._lanes.hold(tenant)
         priority = engine_priority(assignment, ticket.deadline)
-        wants_parts = ticket.needs[0] == 1 and engine.wants_parts(ticket)
-        divided = wants_parts and engine.divide(ticket, now)
+        wants_parts = ticket.needs[0] == 1 and engine.parts.wants(ticket, engine.fit.model)
+        divided = wants_parts and engine.parts.divide(ticket, now)
         events.append(Dispatched(ticket, engine.name, priority, now - ticket.offered_at, divided))
         if wants_parts and not divided:
             events.append(SliceEnded(ticket, SliceResult.FALLBACK))
         if wants_parts:
-            events += engine.dividing_changed(ticket)
+            events += engine.parts.changed(ticket)
 
     def _leave_engine(self, ticket: Ticket, now: float, *, cut: bool, output_tokens: int | None = None) -> None:
         engine = self._running.pop(ticket)
@@ -374,6 +363,3 @@ class Admission:
         unused_s = self._fleet.unused_s(ticket.assignment, output_tokens)
         if unused_s > 0.0:
             self._lanes.by_length[ticket.needs[0]].refund(ticket, min(unused_s, ticket.cost_s))
-
-    def _in_line(self) -> list[Ticket]:
-        return sorted(self._waiting.tickets(), key=lambda ticket: ticket.id)

@@ -120,27 +120,15 @@ class _Side:
 class Ledger:
     """The charges of one engine against its caps. Every total is changed here alone.
 
-    slots, kv_tokens: held by both length classes. in_prefill: the ids of those whose prefill charge is still held;
-    long_prefill_tokens: of the long prompts among them.
+    prefills: how many hold their prefill charge still; long_prefill_tokens: of the long prompts among them.
     """
 
-    __slots__ = (
-        "_caps",
-        "_charged",
-        "_kv_max",
-        "_sides",
-        "_slots_max",
-        "in_prefill",
-        "kv_tokens",
-        "long_prefill_tokens",
-        "slots",
-    )
+    __slots__ = ("_caps", "_in_prefill", "_kv_max", "_sides", "_slots_max", "long_prefill_tokens", "prefills")
 
     def __init__(self, caps: Mapping[Budget, int]) -> None:
-        self.slots = self.kv_tokens = self.long_prefill_tokens = 0
+        self.prefills = self.long_prefill_tokens = 0
         self._sides = tuple(map(_Side, _OWN))
-        self._charged: set[int] = set()
-        self.in_prefill: set[int] = set()
+        self._in_prefill: dict[int, bool] = {}
         self.set_caps(caps)
 
     def set_caps(self, caps: Mapping[Budget, int]) -> None:
@@ -152,13 +140,14 @@ class Ledger:
 
     def is_full(self, is_long: int) -> bool:
         """Whether no request of this length fits, however small: each takes a slot."""
-        own = self._sides[is_long]
-        return own.slots >= own.slots_max or self.slots >= self._slots_max
+        own, other = self._sides[is_long], self._sides[not is_long]
+        return own.slots >= own.slots_max or own.slots + other.slots >= self._slots_max
 
     def lacking(self, needs: Needs) -> int:
         """Return the budgets that stand in the way, as a mask; 0: it fits."""
         is_long, prefill, sequences, kv_tokens = needs
-        own = self._sides[is_long]
+        own, other = self._sides[is_long], self._sides[not is_long]
+        slots, kv = own.slots + other.slots, own.kv_tokens + other.kv_tokens
         mask = 0
         if own.prefill + prefill > own.prefill_max and own.prefill:
             mask |= own.no_prefill
@@ -166,46 +155,48 @@ class Ledger:
             mask |= own.no_slots
         if own.kv_tokens + kv_tokens > own.kv_max and own.kv_tokens:
             mask |= own.no_kv
-        if self.slots + sequences > self._slots_max and self.slots:
+        if slots + sequences > self._slots_max and slots:
             mask |= _NO_SLOTS
-        if self.kv_tokens + kv_tokens > self._kv_max and self.kv_tokens:
+        if kv + kv_tokens > self._kv_max and kv:
             mask |= _NO_KV
         return mask
 
     def charge(self, ticket: Ticket) -> None:
-        assert ticket.id not in self._charged, "a ticket is charged once"
-        self._charged.add(ticket.id)
-        self.in_prefill.add(ticket.id)
+        assert ticket.id not in self._in_prefill, "a ticket is charged once"
+        self._in_prefill[ticket.id] = True
+        self.prefills += 1
         is_long, prefill, sequences, kv_tokens = ticket.needs
         own = self._sides[is_long]
         own.prefill += prefill
         own.slots += sequences
         own.kv_tokens += kv_tokens
-        self.slots += sequences
-        self.kv_tokens += kv_tokens
         if is_long:
             self.long_prefill_tokens += ticket.assignment.prompt_tokens
 
     def release_prefill(self, ticket: Ticket) -> None:
         """Give back what only the prefill holds. Again, or after `release`: nothing happens."""
-        if ticket.id in self.in_prefill:
-            self.in_prefill.remove(ticket.id)
-            is_long, prefill, _, _ = ticket.needs
-            self._sides[is_long].prefill -= prefill
-            if is_long:
-                self.long_prefill_tokens -= ticket.assignment.prompt_tokens
+        if self._in_prefill.get(ticket.id):
+            self._in_prefill[ticket.id] = False
+            self._prefill_over(ticket)
 
     def release(self, ticket: Ticket) -> None:
         """Give back everything that is still held. Again: nothing happens."""
-        self.release_prefill(ticket)
-        if ticket.id in self._charged:
-            self._charged.remove(ticket.id)
-            is_long, _, sequences, kv_tokens = ticket.needs
-            own = self._sides[is_long]
-            own.slots -= sequences
-            own.kv_tokens -= kv_tokens
-            self.slots -= sequences
-            self.kv_tokens -= kv_tokens
+        in_prefill = self._in_prefill.pop(ticket.id, None)
+        if in_prefill is None:
+            return
+        if in_prefill:
+            self._prefill_over(ticket)
+        is_long, _, sequences, kv_tokens = ticket.needs
+        own = self._sides[is_long]
+        own.slots -= sequences
+        own.kv_tokens -= kv_tokens
+
+    def _prefill_over(self, ticket: Ticket) -> None:
+        self.prefills -= 1
+        is_long, prefill, _, _ = ticket.needs
+        self._sides[is_long].prefill -= prefill
+        if is_long:
+            self.long_prefill_tokens -= ticket.assignment.prompt_tokens
 
     def amounts(self) -> tuple[Sequence[int], Mapping[Budget, int]]:
         """Return what is used now, in the order of budgets, and what is allowed; neither changes any more."""
@@ -216,6 +207,16 @@ class Ledger:
     def cap(self, budget: Budget) -> float:
         """Return what a budget allows; infinity where it does not bind."""
         return self._caps.get(budget, inf)
+
+    @property
+    def slots(self) -> int:
+        short, long = self._sides
+        return short.slots + long.slots
+
+    @property
+    def kv_tokens(self) -> int:
+        short, long = self._sides
+        return short.kv_tokens + long.kv_tokens
 
     @property
     def short_prefill_tokens(self) -> int:
@@ -230,4 +231,4 @@ class Ledger:
         return {budget.name.lower(): self._caps[budget] for budget in Budget if budget in self._caps}
 
     def __len__(self) -> int:
-        return len(self._charged)
+        return len(self._in_prefill)

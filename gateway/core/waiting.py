@@ -1,6 +1,7 @@
-"""Everything that waits in one pool, seen by bound instead of by order: per class, per tenant, oldest, deadline.
+"""Everything that waits in one pool: the sums that bounds are held against, who expires first, and who goes next.
 
-Owns the sums that queue bounds are held against. The lanes own the order of dispatch; both hold the same tickets.
+Owns the sums and the deadlines, and keeps the lanes, which own the order of dispatch, in step with them: a ticket joins
+and leaves all at once.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from heapq import heapify, heappop, heappush
 from math import inf
 
 from gateway.core.backlog import ClassBacklog
-from gateway.core.plan import ClassPlan
-from gateway.core.tenants import ClassBacklogs, Tenant
+from gateway.core.lanes import Lanes
+from gateway.core.plan import ClassPlan, Plan
+from gateway.core.tenants import Tenant, Tenants
 from gateway.core.ticket import WAITING, Ticket
 from gateway.core.types import LengthClass, LineSnapshot, Reason, Refusal, Resource
 
@@ -23,29 +25,55 @@ class Waiting:
 
     A ticket that left stays among the deadlines until it comes first there, or until those who left outnumber those
     who wait; one that was sent back may be there twice. Its state says whether it waits.
+
+    lanes: the same tickets in the order of dispatch. tenants: who has any, here or at an engine.
+    expires_at: nobody's deadline comes before. Perhaps nobody's comes then either, but that of one who left.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, plan: Plan) -> None:
+        self.lanes = Lanes(plan)
+        self.tenants = Tenants(plan)
+        self.expires_at = inf
         self._left = 0
         self._by_deadline: list[tuple[float, int, Ticket]] = []
 
-    def tickets(self) -> set[Ticket]:
-        """Return every waiting ticket."""
+    def tickets(self) -> list[Ticket]:
+        """Return every waiting ticket, the oldest first."""
+        return sorted(self._all(), key=lambda ticket: ticket.id)
+
+    def _all(self) -> set[Ticket]:
         return {ticket for _, _, ticket in self._by_deadline if ticket.state is WAITING}
 
-    def join(self, ticket: Ticket, now: float) -> None:
+    def join(self, ticket: Ticket, now: float) -> bool:
+        """Put a new ticket in line; False: in any case it goes behind what was there."""
+        self._count(ticket, now)
+        return self.lanes.by_length[ticket.needs[0]].append(ticket)
+
+    def come_back(self, ticket: Ticket, now: float) -> None:
+        """Put a ticket that its engine sent back at the head of its flow."""
+        self._count(ticket, now)
+        self.lanes.by_length[ticket.needs[0]].put_back(ticket)
+
+    def _count(self, ticket: Ticket, now: float) -> None:
         assignment, of_class, cost_s, deadline = ticket.assignment, ticket.class_backlog, ticket.cost_s, ticket.deadline
         of_class.join(cost_s, deadline, now)
         ticket.backlog.join(cost_s, deadline, now)
         of_class.prompt_tokens += assignment.prompt_tokens
         of_class.body_bytes += assignment.body_bytes
         heappush(self._by_deadline, (deadline, ticket.id, ticket))
+        if deadline < self.expires_at:
+            self.expires_at = deadline
 
     def leave(self, ticket: Ticket, now: float, *, served: bool, moved: bool) -> None:
         """Take the ticket out. served: it goes to an engine, which is what the drain rate measures.
 
         moved: false where it was refused or expired.
         """
+        lane = self.lanes.by_length[ticket.needs[0]]
+        if served:
+            lane.serve(ticket)
+        else:
+            lane.remove(ticket)
         assignment, of_class, backlog, cost_s = ticket.assignment, ticket.class_backlog, ticket.backlog, ticket.cost_s
         if ticket.forecast is not None and (served or ticket.deadline <= now) and not ticket.requeues:
             of_class.ratios.add(ticket.forecast.ratio(now - ticket.offered_at, backlog.moved_s, cost_s))
@@ -56,15 +84,14 @@ class Waiting:
         of_class.body_bytes -= assignment.body_bytes
         self._left += 1
         if 2 * self._left > len(self._by_deadline) + _LEFT_ALLOWED:
-            self._by_deadline = [(waits.deadline, waits.id, waits) for waits in self.tickets()]
+            self._by_deadline = [(waits.deadline, waits.id, waits) for waits in self._all()]
             heapify(self._by_deadline)
             self._left = 0
 
     def over_bound(self, ticket: Ticket) -> Refusal | None:
         """Return why the class or the tenant holds more than it may, this ticket's plan being the measure."""
         class_plan = ticket.assignment.class_plan
-        name, queue = class_plan.name, class_plan.queue
-        short, long = ticket.tenant.class_backlogs
+        queue, (short, long) = class_plan.queue, ticket.tenant.class_backlogs
         requests = short.requests + long.requests
         prompt_tokens = short.prompt_tokens + long.prompt_tokens
         body_bytes = short.body_bytes + long.body_bytes
@@ -82,7 +109,7 @@ class Waiting:
         resource, observed, limit = next(bound for bound in held if bound[1] > bound[2])
         return Refusal(
             Reason.QUEUE_FULL,
-            f"The queue of service class {name} is full ({resource.value}: {limit}).",
+            f"The queue of service class {class_plan.name} is full ({resource.value}: {limit}).",
             resource=resource,
             limit=limit,
             observed=observed,
@@ -92,21 +119,32 @@ class Waiting:
         """Return the ticket whose deadline comes first; None: nothing waits."""
         by_deadline = self._by_deadline
         while by_deadline:
-            ticket = by_deadline[0][2]
+            self.expires_at, _, ticket = by_deadline[0]
             if ticket.state is WAITING:
                 return ticket
             heappop(by_deadline)
             self._left -= 1
+        self.expires_at = inf
         return None
 
-    def lines(self, by_class: Mapping[str, ClassBacklogs]) -> Mapping[tuple[str, LengthClass], LineSnapshot]:
+    def reconfigure(self, plan: Plan) -> None:
+        """Put a new plan in force; all who wait keep their place in its lanes, and what was served is remembered."""
+        waiting = self.tickets()
+        self.lanes.reconfigure(plan)
+        self.tenants.reconfigure(plan)
+        for ticket in waiting:
+            self.lanes.by_length[ticket.needs[0]].append(ticket)
+        for tenant in self.tenants:
+            self.lanes.hold(tenant)
+
+    def lines(self) -> Mapping[tuple[str, LengthClass], LineSnapshot]:
         """Return what waits by (service class, length class); the oldest is looked for among all."""
         oldest: dict[ClassBacklog, float] = {}
-        for ticket in self.tickets():
+        for ticket in self._all():
             oldest[ticket.class_backlog] = min(ticket.offered_at, oldest.get(ticket.class_backlog, inf))
         return {
             (name, length): _snapshot(backlog, oldest.get(backlog))
-            for name, backlogs in by_class.items()
+            for name, backlogs in self.tenants.by_class.items()
             for length, backlog in zip(LengthClass, backlogs, strict=True)
         }
 

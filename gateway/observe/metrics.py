@@ -1,7 +1,8 @@
 """The one Observer: core events and shell facts in, metrics out.
 
 Owns the counters, the living exchanges and their conservation: every request counted as offered is, at any instant,
-receiving, waiting, running or counted in one outcome. Nobody increments a metric elsewhere.
+receiving, waiting, running or counted in one outcome. Nobody increments a metric elsewhere, which is why this is one
+module, over 300 lines.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from itertools import chain, product
 from typing import assert_never
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.openmetrics.exposition import generate_latest as open_metrics_page
 
 from gateway.core.plan import Plan
 from gateway.core.standing import Ahead
@@ -110,10 +112,14 @@ class Observer:
         """Say where each pool's counter is read at scrape."""
         self._counting = readings
 
-    def exposition(self) -> bytes:
-        """Write all metrics in the Prometheus text format, as they are at this instant."""
+    def exposition(self, *, open_metrics: bool = False) -> bytes:
+        """Write all metrics as they are at this instant: in the Prometheus text format, or in OpenMetrics'."""
         scraped = () if self._gauges is None else self._gauges.collect()
-        return self.families.page(chain(scraped, counting_families(self._counting()))) + generate_latest(self._process)
+        page = self.families.page(chain(scraped, counting_families(self._counting())), open_metrics=open_metrics)
+        if not open_metrics:
+            return page + generate_latest(self._process)
+        process: bytes = open_metrics_page(self._process)  # type: ignore[no-untyped-call]
+        return page + process  # with the end mark
 
     def look(self) -> None:
         """Take in how old the oldest of each line is now: of what waits on, no event tells."""
@@ -156,6 +162,8 @@ class Observer:
     def core_event(self, event: Event, now: float) -> None:
         """Take in one event of Admission, in the instant in which it happened."""
         exchange = self.exchanges.of(event.ticket.assignment)
+        if exchange.trace is not None:
+            exchange.trace.core_event(event, now)
         match event:
             case Queued(ticket=ticket):
                 exchange.phase, exchange.waiting_since = Phase.WAITING, now
@@ -220,6 +228,9 @@ class Observer:
         """Hand the request on to the log: it has ended and its answer is written or given up."""
         self._ended(exchange)
         self.decisions.ended(exchange)
+        if exchange.trace is not None:
+            exchange.trace.settled(exchange)
+            exchange.trace = None
 
     # ── answers ──
 
@@ -256,13 +267,13 @@ class Observer:
         """age_s: since it was offered, which after a try at an engine is longer than this wait."""
         waited_s = 0.0 if exchange.waiting_since is None else now - exchange.waiting_since
         exchange.waiting_since, exchange.waited_s = None, age_s
-        self.families.queue_wait.at(*exchange.labels, outcome.value).observe(waited_s)
+        self.families.queue_wait.at(*exchange.labels, outcome.value).observe(waited_s, exchange.sampled_trace_id, now)
         self.history.waited(exchange.labels, age_s)
 
     def _first_token(self, exchange: Exchange, engine_ttft_s: float, now: float) -> None:
         exchange.first_token_at = now
         if exchange.stream and exchange.engine is not None:
-            self.families.ttft.at(*exchange.labels).observe(now - exchange.arrived_at)
+            self.families.ttft.at(*exchange.labels).observe(now - exchange.arrived_at, exchange.sampled_trace_id, now)
             self.families.engine_ttft.at(*exchange.labels, exchange.engine).observe(engine_ttft_s)
 
     def _count_repeat(self, ticket: Ticket, exchange: Exchange) -> None:

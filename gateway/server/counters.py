@@ -21,6 +21,7 @@ from gateway.counting.estimate import ByteEstimate
 from gateway.counting.local import LocalTokenizer
 from gateway.counting.model_files import TokenizerUnusable
 from gateway.counting.remote import EngineTokenizer, PostJson
+from gateway.engines.canary import Canary
 from gateway.engines.target import Answer, EngineHttp, EngineSilent, EngineUnreachable
 from gateway.engines.watch import EngineWatch
 from gateway.observe.counting import CountingReading
@@ -49,10 +50,12 @@ class PoolTokenizerUnusable(Exception):  # noqa: N818 - a state of the operator'
 class Counters:
     """All counters. `by_pool` is filled by `load`; after a reload it has those of pools on their way out too."""
 
-    def __init__(self, settings: Settings, watches: Mapping[str, EngineWatch], http: EngineHttp) -> None:
+    def __init__(
+        self, settings: Settings, watches: Mapping[str, EngineWatch], http: EngineHttp, canary: Canary
+    ) -> None:
         self._pools = settings.pools
         self._http = http
-        self._turns = EngineTurns(watches)
+        self._turns = EngineTurns(watches, canary)
         self._status_told: dict[str, int] = {}
         self.by_pool: dict[str, TokenCounter] = {}
 

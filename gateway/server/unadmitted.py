@@ -37,7 +37,7 @@ class Unadmitted:
 
     def __init__(self, rooms: Rooms) -> None:
         self._rooms = rooms
-        self._turns = EngineTurns(rooms.watches)
+        self._turns = EngineTurns(rooms.watches, rooms.canary)
         self._open: Counter[str] = Counter()
 
     async def ask(self, visit: Visit, route: Route, identity: Identity, held: HeldBody) -> None:
@@ -53,8 +53,7 @@ class Unadmitted:
             watch = self._turns.next_of(rooms.answering(pools).name)
             if watch is None:
                 raise Refusing(Refusal(Reason.NO_ENGINE, "No engine can serve this model now."))
-            headers = engine_headers(visit.request.headers.items(), content_type="application/json")
-            headers.append(("X-Request-Id", visit.request_id))
+            headers = _sent_headers(visit, content_type="application/json")
             await self._pass_on(visit, watch, Outgoing("POST", route.path, headers, sent))
 
     async def of_response(self, visit: Visit, route: Route, identity: Identity, held: HeldBody) -> None:
@@ -66,10 +65,11 @@ class Unadmitted:
             await intake.read_body(visit.request, visit.client, rooms.intake, held)  # the id says it all
             asked = [pair for pair in visit.request.query_string.split("&") if _QUERY.fullmatch(pair)]
             path = f"{route.path}?{'&'.join(asked)}" if asked else route.path
-            headers = [*engine_headers(visit.request.headers.items()), ("X-Request-Id", visit.request_id)]
-            await self._pass_on(visit, watch, Outgoing(route.method, path, headers, b""))
+            await self._pass_on(visit, watch, Outgoing(route.method, path, _sent_headers(visit), b""))
 
     async def _pass_on(self, visit: Visit, watch: EngineWatch, outgoing: Outgoing) -> None:
+        assert visit.aside is not None, "only what takes no engine time comes here"
+        visit.aside.engine = watch.target.name
         try:
             async with self._rooms.upstream.open(watch.target, outgoing) as reply:
                 reply.require_for_caller()
@@ -103,6 +103,13 @@ class Unadmitted:
         raise Refusing(
             Refusal(reason, message, resource=Resource.REQUESTS, limit=limit, observed=observed), closes=True
         )
+
+
+def _sent_headers(visit: Visit, *, content_type: str | None = None) -> list[tuple[str, str]]:
+    headers = engine_headers(visit.request.headers.items(), content_type=content_type)
+    if visit.trace is not None:
+        headers = visit.trace.onward(headers)
+    return [*headers, ("X-Request-Id", visit.request_id)]
 
 
 async def _relay(reply: Reply, visit: Visit) -> None:

@@ -26,7 +26,7 @@ import yaml
 
 from bench.children import child
 from bench.local_gateway import base_of_engine
-from bench.own_processes import HOST, running
+from bench.own_processes import HOST, free_ports, running
 from bench.simulation.emulator.vocabulary import FOLDER as EMULATED_TOKENIZER
 from deploy.engine import home
 from deploy.engine.flags import EngineFlags
@@ -101,12 +101,12 @@ def real_engines(first_port: int) -> Iterator[Served]:
 
 
 @contextmanager
-def emulated_engines(folder: Path, first_port: int) -> Iterator[Served]:
+def emulated_engines(folder: Path) -> Iterator[Served]:
     urls: dict[str, str] = {}
     with ExitStack() as stack:
-        for number, engine in enumerate(ENGINES):
-            urls[engine.name] = f"http://{HOST}:{first_port + number}"
-            words = ["emulate", "--profile", "cpu", "--port", str(first_port + number), *engine.flags()]
+        for engine, port in zip(ENGINES, free_ports(len(ENGINES)), strict=True):
+            urls[engine.name] = f"http://{HOST}:{port}"
+            words = ["emulate", "--profile", "cpu", "--port", str(port), *engine.flags()]
             stack.enter_context(running(words, folder / f"{engine.name}.log", urls[engine.name] + "/health"))
         yield Served("emulated", EMULATED_TOKENIZER, urls)
 
@@ -194,10 +194,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     args.out.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
-    with emulated_engines(args.out, args.port) if args.emulated else real_engines(args.port) as served:
+    with emulated_engines(args.out) if args.emulated else real_engines(args.port) as served:
         print(f"engines are up after {time.monotonic() - began:.0f} s", flush=True)
         code, records = compared(args.out, served, args)
-    report = gateway("bench", "report", str(records), "--out", str(args.out / "report"), out=args.out / "report.log")
+    report = gateway(
+        "bench",
+        "report",
+        str(records),
+        "--out",
+        str(args.out / "report"),
+        "--calibration",
+        str(args.out / "calibration.yaml"),
+        out=args.out / "report.log",
+    )
     print(f"\n{time.monotonic() - began:.0f} s in all; report: {args.out / 'report' / 'report.html'}")
     return code or report
 

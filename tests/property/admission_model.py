@@ -218,6 +218,12 @@ class AdmissionModel(RuleBasedStateMachine):
         assert all(ticket.deadline >= at for ticket in self.in_line.values())
 
     @invariant()
+    def nobody_waits_for_an_engine_that_takes_nothing_new(self):
+        """One that is down may come back; one that left, or has no weight any more, is no reason to wait."""
+        taking = {None, *(name for name, spec in self.specs.items() if spec.weight > 0)}
+        assert all(ticket.assignment.engine in taking for ticket in self.in_line.values())
+
+    @invariant()
     def an_idle_engine_leaves_nobody_waiting(self):
         """Work conservation in its simplest form: an up, unpaused, empty engine and a non-empty line never coexist."""
         for name in self.specs:
@@ -244,7 +250,7 @@ class AdmissionModel(RuleBasedStateMachine):
         """Return who was aborted there and holds its place still, until the steps in flight have ended."""
         if engine not in self.admission.fleet.names():
             return []
-        charged = self.admission.fleet[engine].ledger._charged
+        charged = self.admission.fleet[engine].ledger._in_prefill
         return [ticket for ticket in self.cut.get(engine, []) if ticket.id in charged]
 
     def is_repeat(self, assignment) -> bool:

@@ -7,6 +7,7 @@ import json
 from contextlib import asynccontextmanager
 from functools import partial
 
+from gateway.cli.recent import Recent
 from gateway.cli.status import render
 from gateway.core.plan import LongPrefill, LongPrefillMode, SlotBudget
 from gateway.core.steptime import PrefillSample
@@ -179,7 +180,7 @@ async def test_a_prompt_under_way_in_parts_is_shown_with_how_far_it_is(tmp_path)
         assert (prompt["part"], prompt["done_tokens"], prompt["prompt_tokens"]) == (1, 0, len(PROMPT))
         assert prompt["parts"] >= 3
         assert prompt["held_for_s"] is None
-        text = render(shown)
+        text = render(shown, Recent())
         assert f"1 of {prompt['parts']}" in text
         release.set()
         assert (await asked).status == 200

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -248,7 +249,9 @@ async def _read(reader: asyncio.StreamReader) -> Asked | None:
 
 
 @asynccontextmanager
-async def scripted(script: Script, **options: Any) -> AsyncIterator[ScriptedServer]:
+async def scripted(
+    script: Script, *, tls: ssl.SSLContext | None = None, **options: Any
+) -> AsyncIterator[ScriptedServer]:
     """A server on a free port, and gone at the end with all its connections."""
     scripted_server = ScriptedServer(script, **options)
     tasks: set[asyncio.Task[None]] = set()
@@ -262,9 +265,9 @@ async def scripted(script: Script, **options: Any) -> AsyncIterator[ScriptedServ
         finally:
             tasks.discard(task)
 
-    server = await asyncio.start_server(connected, "127.0.0.1", 0, limit=2**20)
+    server = await asyncio.start_server(connected, "127.0.0.1", 0, limit=2**20, ssl=tls)
     host, port = server.sockets[0].getsockname()
-    scripted_server.url = f"http://{host}:{port}"
+    scripted_server.url = f"{'http' if tls is None else 'https'}://{host}:{port}"
     try:
         yield scripted_server
     finally:

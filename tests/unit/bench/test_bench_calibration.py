@@ -13,9 +13,9 @@ from bench_kit import scripted, usage_event
 from bench import calibration
 from bench.analysis.step_model import TERMS, Sample, decode, fit, prefill, together
 from bench.calibration import Measured, measure, prompt_lengths
-from bench.engine.lone_requests import LoneRequests, Timed, Untimed
+from bench.engine.lone_requests import LONE_PATH, LoneRequests, Timed, Untimed
 from bench.errors import TargetUnreachableError
-from bench.load.client import open_session
+from bench.load.client import StreamingClient
 from bench.load.target import Target
 from bench.records.calibration import contents
 from bench.report.calibration_table import describe
@@ -191,9 +191,10 @@ def answering(*, prompt_tokens: int = 5, cached: int = 0, output_tokens: int = 2
 
 
 async def asked(script: Any, **keys: str) -> tuple[Timed | Untimed, list[Any]]:
-    async with scripted(script) as server, open_session(time.perf_counter) as session:
+    clock = time.perf_counter
+    async with scripted(script) as server, StreamingClient(server.url, LONE_PATH, clock) as client:
         target = Target("engine", server.url, {"*": "KEY"}, {}, keys=keys)
-        requests = LoneRequests(session, target, "tiny", time.perf_counter)
+        requests = LoneRequests(client, target, "tiny", clock)
         timed = await requests.ask(5, 2, s_max=30)
         await requests.ask(5, 2, s_max=30)
         return timed, server.asked

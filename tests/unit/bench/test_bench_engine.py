@@ -12,8 +12,8 @@ from bench_kit import scripted
 from bench.engine import gpu, samples, sampling
 from bench.engine.gpu import Gpus, NoGpu
 from bench.engine.metrics import Reading, delta, parse, restarted, wanted
+from bench.engine.session import open_session
 from bench.engine.watch import Unreadable, engine_version, scrape, wait_until_idle
-from bench.load.client import open_session
 
 
 def page(*, running: int = 0, waiting: int = 0, preemptions: int = 0, started: float = 100.0, engines: int = 1) -> str:
@@ -66,13 +66,13 @@ async def test_a_scrape_that_fails_says_why() -> None:
     pages = {"/metrics": b"{not prometheus", "/version": b'{"version": "0.32.0"}'}
     async with (
         scripted(lambda _asked, reply: reply.whole(200), pages=pages) as server,
-        open_session(time.perf_counter) as session,
+        open_session() as session,
     ):
         assert await scrape(session, f"{server.url}/metrics") == Unreadable("not_prometheus_text")
         assert await scrape(session, f"{server.url}/nothing") == Unreadable("http_404")
         assert await engine_version(session, f"{server.url}/metrics") == "0.32.0"
         gone = server.url
-    async with open_session(time.perf_counter) as session:
+    async with open_session() as session:
         assert await scrape(session, f"{gone}/metrics") == Unreadable("no_connection")
         assert await engine_version(session, f"{gone}/metrics") is None
 
@@ -81,7 +81,7 @@ async def test_an_idle_engine_is_waited_for_and_a_busy_one_given_up() -> None:
     pages = {"/metrics": page().encode(), "/busy": page(running=1).encode()}
     async with (
         scripted(lambda _asked, reply: reply.whole(200), pages=pages) as server,
-        open_session(time.perf_counter) as session,
+        open_session() as session,
     ):
         assert isinstance(await scrape(session, f"{server.url}/metrics"), Reading)
         assert await wait_until_idle(session, f"{server.url}/metrics", wait_s_max=30.0, clock=time.perf_counter)

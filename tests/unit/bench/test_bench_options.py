@@ -140,9 +140,34 @@ def test_a_run_lasts_longer_where_its_rate_brings_too_few_requests(tmp_path: Pat
     assert [(len(trace.arrivals), trace.span_s) for trace in traces] == [(16, 16.0), (24, 12.0)]
 
 
+AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
+2023-11-16 18:00:00.0000000,100,5
+2023-11-16 18:00:02.0000000,4000,6
+2023-11-16 18:00:10.0000000,640,7
+"""
+
+
+def test_a_trace_of_any_format_is_replayed_at_each_rate(tmp_path: Path) -> None:
+    (tmp_path / "azure.csv").write_text(AZURE)
+    text = SCENARIO.replace("num_prompts: 10", "trace: azure.csv\ntrace_classes: [chat:1000, document]")
+    read = scenario.load(written(tmp_path, text))
+    assert [(load.mix, load.rate_per_s) for load in read.offered()] == [("azure.csv", 1.0), ("azure.csv", 2.0)]
+    assert plans.classes_of(read) == ["chat", "document"]
+    slow, fast = (plans.trace_of(read, order.Block(load, 1, 1)) for load in read.offered())
+    assert [each.at_s for each in slow.arrivals] == pytest.approx([0.0, 0.6, 3.0])
+    assert [each.at_s for each in fast.arrivals] == pytest.approx([0.0, 0.3, 1.5])
+    assert [(each.class_name, each.prompt_tokens, each.output_tokens) for each in fast.arrivals] == [
+        ("chat", 100, 5),
+        ("document", 4000, 6),
+        ("chat", 640, 7),
+    ]
+    assert fast.origin["source"] == "azure.csv" and fast.origin["time_scale"] == pytest.approx(0.15)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
+        ("num_prompts: 10", "num_prompts: 10\ntrace: day.jsonl", "trace says what is sent"),
         ("num_prompts: 10", "num_prompts: 10\nnum_prompts_min: 5", "num_prompts_min lengthens duration_s"),
         ("capacity_per_s: 2.0", 'capacity_per_s: {"50/50": 2.0}', "capacity_per_s names other mixes"),
         ("model: tiny", "model: tiny\nmodell: x", "modell: unknown key"),
