@@ -6,6 +6,7 @@ all alike: here they are a number. Free blocks with a hash follow, least recentl
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -27,7 +28,9 @@ class KvBlocks:
     def __init__(self, blocks: int, *, keeps_contents: bool = True) -> None:
         self._keeps_contents = keeps_contents
         self._free_plain = blocks - 1
-        self._free_hashed: dict[Block, None] = {}
+        self._free_hashed: OrderedDict[Block, None] = (
+            OrderedDict()
+        )  # a dict finds its first slower, the more went before
         self._by_hash: dict[Hashable, dict[Block, None]] = {}
 
     @property
@@ -64,8 +67,7 @@ class KvBlocks:
         plain = min(count, self._free_plain)
         self._free_plain -= plain
         for _ in range(count - plain):
-            evicted = next(iter(self._free_hashed))
-            del self._free_hashed[evicted]
+            evicted, _ = self._free_hashed.popitem(last=False)
             holders = self._by_hash[evicted.hash]
             del holders[evicted]
             if not holders:

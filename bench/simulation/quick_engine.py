@@ -18,6 +18,7 @@ from bench.simulation.steps import EngineRequest, Step
 from bench.simulation.virtual_engine import VirtualEngine
 
 _rank = attrgetter("rank")
+_NOTHING = Step({}, 0.0, (), ())
 
 
 @dataclass(slots=True)
@@ -84,6 +85,10 @@ class QuickEngine(VirtualEngine):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._group = Group([0] * self.flags.block_tokens)
+
+    def schedule(self) -> Step:
+        has_work = self.waiting or self._group.since or any(not request.complete for request in self._others)
+        return super().schedule() if has_work else _NOTHING
 
     def abort(self, request_id: int) -> None:
         request = self._requests.get(request_id)
@@ -191,7 +196,7 @@ class QuickEngine(VirtualEngine):
         """As step by step; then who has its last token leaves the group, and who now decodes joins it."""
         group, count = self._group, len(self._group.since)
         if not tokens and not count:
-            return Step(tokens, 0.0, (), ())
+            return _NOTHING
         context, chunks, first_tokens, ended = self._compute(tokens)
         self._scheduled += 1
         self._ended_by_then = self._ended

@@ -10,7 +10,7 @@ context's length, which the API server guards. Reads no clock.
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 
 from bench.simulation.kv_blocks import KvBlocks
@@ -139,8 +139,10 @@ class VirtualEngine:
         return budget, preempted
 
     def _admit(self, tokens: dict[int, int], chunk: int, budget: int) -> None:
-        flags, skipped = self.flags, 0
-        while budget and skipped < len(self.waiting) and len(self.running) < self._active_max:
+        if not self.waiting:
+            return
+        flags, skipped, active_max = self.flags, 0, self._active_max
+        while budget and skipped < len(self.waiting) and len(self.running) < active_max:
             request = self.waiting[skipped]
             if request.stale:  # its output from before the preemption has yet to come back
                 skipped += 1
@@ -215,9 +217,10 @@ class VirtualEngine:
             self._kv.name(request.blocks[index], request.block_hash(index, self.flags.block_tokens))
             request.blocks_hashed = index + 1
 
-    def _hashes(self, request: EngineRequest) -> list[Hashable]:
-        whole = (request.known_tokens - 1) // self.flags.block_tokens  # the last token is always computed
-        return [request.block_hash(index, self.flags.block_tokens) for index in range(whole)]
+    def _hashes(self, request: EngineRequest) -> Iterator[Hashable]:
+        """Yield the hashes of its full blocks, the last token's left out, which is always computed."""
+        block_tokens = self.flags.block_tokens
+        return (request.block_hash(index, block_tokens) for index in range((request.known_tokens - 1) // block_tokens))
 
     def _free(self, request: EngineRequest) -> None:
         self._kv.release(request.blocks)

@@ -252,4 +252,10 @@ class VirtualPool:
         self.room.at(at, self._tick, rank=3)
 
     def _tick(self) -> None:
-        self._follow(self.admission.tick(self.room.now))
+        """Let Admission do what is due; what was due then may have been settled meanwhile."""
+        at = self.admission.next_tick_at()
+        self._tick_at = None
+        if at is not None and at <= self.room.now:
+            self._follow(self.admission.tick(self.room.now))
+        else:
+            self._set_timer()
