@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from bench.analysis.limits import Limits
 from bench.analysis.measurements import Measurements
@@ -14,7 +15,6 @@ from bench.corpus.tokenizer import PromptForm, ServedTokenizer
 from bench.engine.metrics import Reading
 from bench.engine.watch import Unreadable
 from bench.load.flight import Flight
-from bench.load.lag import LoopLag
 from bench.load.pacing import Windows
 from bench.load.target import Target
 from bench.records.request import RequestRecord
@@ -65,12 +65,18 @@ class CellResult:
 
 @dataclass(slots=True)
 class Seen:
-    """What the load leaves behind, kept outside the event loop so that an interruption does not lose it."""
+    """What the load leaves behind, kept outside the event loop so that an interruption does not lose it.
+
+    processes: of the client. client_faults: why what they saw is not all.
+    """
 
     flights: list[Flight]
-    lag: LoopLag
     started_at: float = 0.0
     before: Reading | Unreadable | None = None
     after: Reading | Unreadable | None = None
+    samples: list[dict[str, Any]] = field(default_factory=list)
+    processes: int = 0
+    loop_lags_s: list[float] = field(default_factory=list)
+    client_faults: list[str] = field(default_factory=list)
     version: str | None = None
     busy_engines: list[str] = field(default_factory=list)

@@ -6,7 +6,7 @@ Records are written whatever happened, an interruption included; only a target t
 from __future__ import annotations
 
 import asyncio
-import gc
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,13 +16,14 @@ import uvloop
 
 from bench.cell import CellPlan, CellResult, Seen
 from bench.cell_records import write_down
-from bench.engine.watch import engine_version, scrape, wait_until_idle
+from bench.engine.samples import placed
+from bench.engine.sampling import read_lines, sampled
+from bench.engine.session import open_session
+from bench.engine.watch import Unreadable, engine_version, page, scrape, wait_until_idle
 from bench.errors import TargetUnreachableError
 from bench.load.bodies import BodyStyle, PreparedRequest, prepare
-from bench.load.client import StreamingClient, open_session, warm_sockets
 from bench.load.flight import Flight
-from bench.load.lag import LoopLag
-from bench.load.runner import Send, open_loop
+from bench.load.processes import ClientProcesses, processes_for
 from bench.load.tally import Tally
 from bench.load.target import PATHS, Target
 from bench.records.run import new_run_id
@@ -43,19 +44,21 @@ def run_cell(
     style = BodyStyle(plan.form, plan.model, run_id if plan.cache_salted else None)
     requests = prepare(plan.trace, plan.corpus, style=style, target=plan.target, windows=plan.windows, run_id=run_id)
     clock = time.perf_counter
-    seen = Seen([_planned(request) for request in requests], LoopLag(clock))
+    seen = Seen([_planned(request) for request in requests])
     tally = Tally(seen.flights, plan.windows.span_s, clock)
     if watched is not None:
         watched(tally)
     interrupted = False
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        try:
-            runner.run(_drive(plan, seen, clock, echo, tally))
-        except TargetUnreachableError:
-            folder.discard()
-            raise
-        except KeyboardInterrupt:
-            interrupted = True
+    with sampled(plan.target.metrics_url) as samples:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            try:
+                runner.run(_drive(plan, seen, clock, echo, tally))
+            except TargetUnreachableError:
+                folder.discard()
+                raise
+            except KeyboardInterrupt:
+                interrupted = True
+        seen.samples = placed(read_lines(samples), seen.started_at)
     return write_down(plan, run_id, folder, seen, interrupted=interrupted)
 
 
@@ -67,38 +70,33 @@ async def _drive(
     plan: CellPlan, seen: Seen, clock: Callable[[], float], echo: Callable[[str], None], tally: Tally
 ) -> None:
     target = plan.target
-    async with open_session(clock) as session:
+    seen.processes = processes_for(seen.flights, plan.windows.span_s, os.cpu_count() or 1)
+    async with (
+        open_session() as session,
+        ClientProcesses(seen.flights, seen.processes, target.base_url, PATHS[plan.form], tally) as processes,
+    ):
+        # What the processes tell is there at an interruption too.
+        seen.loop_lags_s, seen.client_faults = processes.lags_s, processes.faults
         for url in plan.idle_urls:
             if not await wait_until_idle(session, url, wait_s_max=plan.idle_wait_s_max, clock=clock):
                 seen.busy_engines.append(url)
-        await _reach(session, target, len(seen.flights))
+        await _reach(session, target)
         if target.metrics_url is not None:
             seen.version = await engine_version(session, target.metrics_url)
             seen.before = await scrape(session, target.metrics_url)
         echo(f"{target.name}: {len(seen.flights)} requests over {plan.windows.span_s:g} s")
-        client = StreamingClient(session, target.base_url + PATHS[plan.form], clock)
-        # A collection in mid run would hold up the loop; what lives already is not looked at again.
-        gc.collect()
-        gc.freeze()
-        try:
-            await _load(plan, seen, tally.counted(client.send), clock)
-        finally:
-            gc.unfreeze()
+        await processes.warm()
+        seen.started_at = clock() + LEAD_IN_S
+        for flight in seen.flights:
+            flight.planned_at = seen.started_at + flight.request.arrival.at_s
+        await processes.run(seen.started_at, seen.started_at + plan.windows.cut_s)
         if target.metrics_url is not None:
             seen.after = await scrape(session, target.metrics_url)
 
 
-async def _reach(session: aiohttp.ClientSession, target: Target, sockets: int) -> None:
-    class_name = next(iter(target.keys), "")
-    if await warm_sockets(session, target.base_url, target.headers(class_name), sockets) == 0:
+async def _reach(session: aiohttp.ClientSession, target: Target) -> None:
+    headers = target.headers(next(iter(target.keys), ""))
+    said = await page(session, f"{target.base_url}/v1/models", headers)
+    # Any status will do: what matters is that somebody answers.
+    if isinstance(said, Unreadable) and not said.reason.startswith("http_"):
         raise TargetUnreachableError(f"{target.name}: nothing answers at {target.base_url}. Is it started?")
-
-
-async def _load(plan: CellPlan, seen: Seen, send: Send, clock: Callable[[], float]) -> None:
-    async with asyncio.TaskGroup() as group:
-        watcher = group.create_task(seen.lag.watch(), name="event loop lag")
-        seen.started_at = clock() + LEAD_IN_S
-        for flight in seen.flights:
-            flight.planned_at = seen.started_at + flight.request.arrival.at_s
-        await open_loop(seen.flights, send, cut_at=seen.started_at + plan.windows.cut_s, clock=clock)
-        watcher.cancel()

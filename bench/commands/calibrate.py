@@ -20,11 +20,12 @@ from bench.calibration import Measured, measure, prompt_lengths
 from bench.commands import arguments
 from bench.commands.arguments import say
 from bench.commands.exits import Exit
-from bench.engine.lone_requests import LoneRequests
+from bench.engine.lone_requests import LONE_PATH, LoneRequests
 from bench.engine.metrics import Reading, delta
+from bench.engine.session import open_session
 from bench.engine.watch import Unreadable, engine_version, page, scrape, wait_until_idle
 from bench.errors import TargetUnreachableError, UsageError
-from bench.load.client import open_session
+from bench.load.client import StreamingClient
 from bench.load.target import Target, clean_url, metrics_url, resolve_keys
 from bench.options import parse_credentials
 from bench.records import calibration
@@ -113,7 +114,7 @@ def _target(args: argparse.Namespace) -> Target:
 
 async def _measure(args: argparse.Namespace, target: Target, step_tokens: int) -> tuple[Served, Measured, str | None]:
     clock, metrics_at = time.perf_counter, metrics_url(args.engine_url, "--engine-url")
-    async with open_session(clock) as session:
+    async with open_session() as session:
         served = await _served(session, target, metrics_at, args.model)
         before = await scrape(session, metrics_at)
         if isinstance(before, Unreadable):
@@ -124,14 +125,15 @@ async def _measure(args: argparse.Namespace, target: Target, step_tokens: int) -
             before = await scrape(session, metrics_at)
         lengths = prompt_lengths(step_tokens, served.context_tokens)
         say(f"lone prompts of {lengths[0]} to {lengths[-1]} tokens, for at most {args.duration:g} s")
-        requests = LoneRequests(session, target, served.model, clock)
-        measured = await measure(
-            lambda prompt, output, s_max: requests.ask(prompt, output, s_max=s_max),
-            lengths,
-            step_tokens=step_tokens,
-            seconds=args.duration,
-            clock=clock,
-        )
+        async with StreamingClient(target.base_url, LONE_PATH, clock) as client:
+            requests = LoneRequests(client, target, served.model, clock)
+            measured = await measure(
+                lambda prompt, output, s_max: requests.ask(prompt, output, s_max=s_max),
+                lengths,
+                step_tokens=step_tokens,
+                seconds=args.duration,
+                clock=clock,
+            )
         fault = None if isinstance(before, Unreadable) else _fault(before, await scrape(session, metrics_at), measured)
         return served, measured, fault
 

@@ -18,7 +18,7 @@ from bench.corpus import prompts, tokenizer
 from bench.corpus.tokenizer import PromptForm
 from bench.errors import TargetUnreachableError
 from bench.load.bodies import BodyStyle
-from bench.load.client import StreamingClient, open_session, warm_sockets
+from bench.load.client import StreamingClient
 from bench.load.flight import Flight
 from bench.load.saturation import closed_loop, endless_flights
 from bench.load.target import PATHS, Target
@@ -98,16 +98,15 @@ def execute(args: argparse.Namespace, command: Sequence[str]) -> int:
 async def _saturate(
     args: argparse.Namespace, target: Target, path: str, requests: Iterator[Flight], clock: Callable[[], float]
 ) -> tuple[float, list[Flight]]:
-    async with open_session(clock) as session:
-        headers = target.headers(next(iter(target.keys), ""))
-        if await warm_sockets(session, target.base_url, headers, args.concurrency) == 0:
+    async with StreamingClient(target.base_url, path, clock) as client:
+        if await client.warm(args.concurrency) == 0:
             raise TargetUnreachableError(f"nothing answers at {target.base_url}. Is it started?")
         say(f"{args.concurrency} requests in flight for {args.warmup + args.duration:g} s")
         started_at = clock()
         stop_at = started_at + args.warmup + args.duration
         flights = await closed_loop(
             requests,
-            StreamingClient(session, target.base_url + path, clock).send,
+            client.send,
             concurrency=args.concurrency,
             stop_at=stop_at,
             cut_at=stop_at + CLOSED_DRAIN_S,

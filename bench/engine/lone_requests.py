@@ -1,6 +1,6 @@
 """Requests that an engine is to compute with nothing beside them: token ids that no earlier prompt begins with.
 
-Owns the bodies and what of an answer counts as measured. Sends one at a time.
+Owns the bodies and what of an answer counts as measured. How many go at once is the caller's.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ import secrets
 from dataclasses import dataclass
 from typing import Any
 
-import aiohttp
-
 from bench.corpus.tokenizer import PromptForm
 from bench.load.bodies import PreparedRequest
-from bench.load.client import Clock, StreamingClient
+from bench.load.client import StreamingClient
 from bench.load.flight import Flight
+from bench.load.pacing import Clock
 from bench.load.target import PATHS, Target
 from bench.records.request import Outcome, Phase
 from bench.trace.arrivals import Arrival
 
 # A range of ids that every vocabulary has, above the usual special ones.
 _IDS = range(32, 224)
+LONE_PATH = PATHS[PromptForm.COMPLETIONS]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +43,10 @@ class Untimed:
 
 
 class LoneRequests:
-    """To one engine, for one model."""
+    """To one engine, for one model, by a client for the path LONE_PATH of it."""
 
-    def __init__(self, session: aiohttp.ClientSession, target: Target, model: str, clock: Clock) -> None:
-        self._client = StreamingClient(session, target.base_url + PATHS[PromptForm.COMPLETIONS], clock)
+    def __init__(self, client: StreamingClient, target: Target, model: str, clock: Clock) -> None:
+        self._client = client
         self._target = target
         self._model = model
         self._draw = random.Random(secrets.randbits(64))

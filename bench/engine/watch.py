@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 
 from bench.engine.metrics import Reading, parse
-from bench.load.client import Clock
+from bench.load.pacing import Clock
 
 SCRAPE_S_MAX = 10.0
 SCRAPE_BYTES_MAX = 16 * 1024 * 1024

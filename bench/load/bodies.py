@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from bench.corpus.prompts import Corpus
@@ -17,7 +17,7 @@ from bench.trace.arrivals import Arrival, Trace
 
 @dataclass(frozen=True, slots=True)
 class PreparedRequest:
-    """One request, ready to be sent to one target."""
+    """One request, ready to be sent to one target. head_lines: its own headers as they are sent, and the empty line."""
 
     index: int
     request_id: str
@@ -25,6 +25,11 @@ class PreparedRequest:
     phase: Phase
     headers: Mapping[str, str]
     body: bytes
+    head_lines: bytes = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        lines = [f"{name}: {value}\r\n" for name, value in self.headers.items()]
+        object.__setattr__(self, "head_lines", "".join([*lines, f"Content-Length: {len(self.body)}\r\n\r\n"]).encode())
 
 
 @dataclass(frozen=True, slots=True)

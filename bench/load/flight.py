@@ -6,7 +6,8 @@ so each planned request gives exactly one record.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 from bench.load.bodies import PreparedRequest
 from bench.load.outcomes import Ending
@@ -29,8 +30,18 @@ class Flight:
     status: int | None = None
     gateway_queue_ms: int | None = None
     gateway_length_class: str | None = None
+    gateway_reason: str | None = None
     retry_after_s: float | None = None
     reading: StreamReading = field(default_factory=StreamReading)
+
+    def seen(self) -> tuple[Any, ...]:
+        """All but the request: what another process needs of it."""
+        return tuple(getattr(self, name) for name in _SEEN)
+
+    def take(self, seen: tuple[Any, ...]) -> None:
+        """What `seen` of the same request gave, elsewhere."""
+        for name, value in zip(_SEEN, seen, strict=True):
+            setattr(self, name, value)
 
     def record(self, started_at: float) -> RequestRecord:
         """Freeze into a record with times relative to `started_at`."""
@@ -72,3 +83,6 @@ class Flight:
             gateway_length_class=self.gateway_length_class,
             retry_after_s=self.retry_after_s,
         )
+
+
+_SEEN = tuple(each.name for each in fields(Flight) if each.name != "request")

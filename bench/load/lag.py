@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from bench.load.client import Clock
+from bench.load.pacing import Clock
 
 PERIOD_S = 0.01
 
@@ -15,9 +15,9 @@ class LoopLag:
     A busy loop reads tokens late and stamps them late; no other figure of the client shows that.
     """
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, lags_s: list[float]) -> None:
         self._clock = clock
-        self.lags_s: list[float] = []
+        self.lags_s = lags_s
 
     async def watch(self) -> None:
         """Run until cancelled."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from bench.records.request import Phase
+
+Clock = Callable[[], float]  # seconds of a clock that never goes back, the same for all processes of a machine
 
 
 @dataclass(frozen=True, slots=True)

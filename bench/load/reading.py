@@ -47,6 +47,10 @@ class StreamReading:
         if token:
             self.chunk_times.append(now)
 
+    def close(self) -> None:
+        """Nothing more comes: what was not a whole event is dropped."""
+        self._splitter = EventSplitter()
+
     def gaps_s(self) -> list[float]:
         """Between reads that brought tokens: chunk gaps, which are token times only where each token is a chunk."""
         return [later - earlier for earlier, later in pairwise(self.chunk_times)]

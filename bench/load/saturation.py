@@ -6,18 +6,19 @@ Its requests have no planned arrival, so its latencies say nothing of what users
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 
 from bench.corpus.prompts import Corpus
 from bench.load.bodies import BodyStyle, prepare_one
-from bench.load.client import Clock
 from bench.load.flight import Flight
-from bench.load.runner import Send
+from bench.load.pacing import Clock
 from bench.load.target import Target
 from bench.records.request import Outcome, Phase
 from bench.trace.arrivals import Arrival
 from bench.trace.mix import ClassLoad
+
+Send = Callable[[Flight], Awaitable[None]]  # returns when the answer has ended
 
 PAUSE_AFTER_REFUSAL_S = 1.0
 

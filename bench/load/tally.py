@@ -9,9 +9,8 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from bench.load.client import Clock
 from bench.load.flight import Flight
-from bench.load.runner import Send
+from bench.load.pacing import Clock
 from bench.records.request import Outcome
 
 RECENT = 200
@@ -46,22 +45,19 @@ class Tally:
         for flight in flights:
             self.classes.setdefault(flight.request.arrival.class_name, ClassTally()).planned += 1
 
-    def counted(self, send: Send) -> Send:
-        """The same sending, counted."""
+    def sent(self, flight: Flight) -> None:
+        if self._first_at is None:
+            self._first_at = flight.planned_at - flight.request.arrival.at_s
+        self.classes[flight.request.arrival.class_name].sent += 1
 
-        async def counting(flight: Flight) -> None:
-            own = self.classes[flight.request.arrival.class_name]
-            if self._first_at is None:
-                self._first_at = flight.planned_at - flight.request.arrival.at_s
-            own.sent += 1
-            await send(flight)
-            if flight.ending is not None:
-                own.ended[flight.ending.outcome] += 1
-            first_at = flight.reading.first_token_at
-            if first_at is not None:
-                own.recent_ttft_ms.append((first_at - flight.planned_at) * 1000)
-
-        return counting
+    def ended(self, flight: Flight) -> None:
+        """One that was told as sent before has its ending."""
+        own = self.classes[flight.request.arrival.class_name]
+        if flight.ending is not None:
+            own.ended[flight.ending.outcome] += 1
+        first_at = flight.reading.first_token_at
+        if first_at is not None:
+            own.recent_ttft_ms.append((first_at - flight.planned_at) * 1000)
 
     def elapsed_s(self) -> float:
         """Since the run's start; 0 before the first request."""

@@ -43,6 +43,7 @@ class RunConfig:
     cache_salted: bool
     engine_cost_per_hour: float | None
     metadata: Mapping[str, str]
+    client_processes: int
 
     def to_json(self, *, engine_version: str | None, effective_args: Mapping[str, str]) -> dict[str, Any]:
         """`engine_version` and `effective_args` are what the engine said at the start, where it was asked."""
@@ -68,7 +69,12 @@ class RunConfig:
             "tolerances": {"lag_ms": self.lag_tolerance_ms},
             "goodput": list(self.goodput),
             "cache_salt": "one a run" if self.cache_salted else "none",
-            "client": {"cpus": os.cpu_count(), "machine": platform.machine(), "python": platform.python_version()},
+            "client": {
+                "processes": self.client_processes,
+                "cpus": os.cpu_count(),
+                "machine": platform.machine(),
+                "python": platform.python_version(),
+            },
             "metadata": dict(self.metadata),
         }
         if self.engine_cost_per_hour is not None:

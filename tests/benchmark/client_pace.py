@@ -25,9 +25,9 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from bench.analysis.quantiles import quantile
 from bench.load.bodies import PreparedRequest
-from bench.load.client import StreamingClient, open_session, warm_sockets
+from bench.load.client import StreamingClient
 from bench.load.flight import Flight
-from bench.load.runner import open_loop
+from bench.load.runner import OpenLoop
 from bench.own_processes import free_ports
 from bench.records.request import Outcome, Phase
 from bench.trace.arrivals import Arrival
@@ -133,15 +133,16 @@ async def paced(url: str, case: Case) -> Pace:
         )
         for index in range(count)
     ]
-    async with open_session(clock) as session:
-        await warm_sockets(session, url, {}, count)
-        client = StreamingClient(session, f"{url}/v1/completions", clock)
+    async with StreamingClient(url, "/v1/completions", clock) as client:
+        await client.warm(count)
         gc.collect()
         gc.freeze()
         started_at = clock() + 0.2
         for flight in flights:
             flight.planned_at += started_at
-        await open_loop(flights, client.send, cut_at=started_at + case.seconds + 60, clock=clock)
+        loop = OpenLoop(flights, client.start, clock, lambda _: None)
+        client.after_reads(loop.look)
+        await loop.run(started_at + case.seconds + 60)
         gc.unfreeze()
     records = [flight.record(started_at) for flight in flights]
     lags = sorted(record.lag_ms for record in records if record.lag_ms is not None)

@@ -11,17 +11,18 @@ from bench_kit import Asked, Reply, a_flight, scripted
 from bench.corpus.prompts import Corpus
 from bench.corpus.tokenizer import PromptForm
 from bench.load.bodies import BodyStyle, body, prepare
-from bench.load.client import StreamingClient, open_session, warm_sockets
+from bench.load.client import StreamingClient
 from bench.load.flight import Flight
 from bench.load.pacing import Windows
-from bench.load.target import Target
+from bench.load.target import PATHS, Target
 from bench.records.request import Outcome, Phase, RequestRecord
 from bench.trace.arrivals import Arrival, Trace
 
+PATH = PATHS[PromptForm.CHAT]
+
 
 async def sent(url: str, *flights: Flight) -> list[RequestRecord]:
-    async with open_session(time.perf_counter) as session:
-        client = StreamingClient(session, f"{url}/v1/chat/completions", time.perf_counter)
+    async with StreamingClient(url, PATH, time.perf_counter) as client:
         await asyncio.gather(*(client.send(flight) for flight in flights))
     return [flight.record(0.0) for flight in flights]
 
@@ -233,19 +234,19 @@ async def test_a_cancelled_send_leaves_the_flight_unfinished() -> None:
 async def test_warm_sockets_are_used_by_the_first_requests() -> None:
     async with (
         scripted(lambda _asked, reply: reply.answer(32, ["a"])) as server,
-        open_session(time.perf_counter) as session,
+        StreamingClient(server.url, PATH, time.perf_counter) as client,
     ):
-        assert await warm_sockets(session, server.url, {}, 4) == 4
+        assert await client.warm(4) == 4
         flight = a_flight()
-        await StreamingClient(session, f"{server.url}/v1/chat/completions", time.perf_counter).send(flight)
+        await client.send(flight)
     assert flight.record(0.0).connect_ms is None
 
 
 async def test_warming_tells_that_nothing_listens() -> None:
     async with scripted(lambda _asked, reply: reply.whole(200)) as server:
         url = server.url
-    async with open_session(time.perf_counter) as session:
-        assert await warm_sockets(session, url, {}, 4) == 0
+    async with StreamingClient(url, PATH, time.perf_counter) as client:
+        assert await client.warm(4) == 0
 
 
 TARGET = Target(

@@ -13,11 +13,12 @@ from bench.corpus.prompts import Corpus
 from bench.corpus.tokenizer import PromptForm
 from bench.load import saturation
 from bench.load.bodies import BodyStyle
+from bench.load.exchange import Ended
 from bench.load.flight import Flight
 from bench.load.lag import LoopLag
 from bench.load.outcomes import Ending
 from bench.load.pacing import Windows, wait_s
-from bench.load.runner import open_loop
+from bench.load.runner import OpenLoop, Start
 from bench.load.saturation import closed_loop, endless_flights
 from bench.load.target import Target
 from bench.records.request import Outcome, Phase
@@ -36,43 +37,61 @@ def complete(flight: Flight) -> None:
     flight.ending = Ending(Outcome.COMPLETED)
 
 
+class Sent:
+    """Takes flights as a client does; those of `silent` indices are never answered."""
+
+    def __init__(self, *silent: int) -> None:
+        self.indices: list[int] = []
+        self.late_s: list[float] = []
+        self._silent = silent
+
+    def start(self, flight: Flight, ended: Ended) -> None:
+        flight.dispatched_at = clock()
+        self.indices.append(flight.request.index)
+        self.late_s.append(flight.dispatched_at - flight.planned_at)
+        if flight.request.index not in self._silent:
+            complete(flight)
+            asyncio.get_running_loop().call_soon(ended, flight)
+
+
+async def run(planned: list[Flight], start: Start, *, for_s: float = FAR_S) -> list[int]:
+    """Returns the indices in the order in which they ended."""
+    ended: list[int] = []
+    await OpenLoop(planned, start, clock, lambda flight: ended.append(flight.request.index)).run(clock() + for_s)
+    return ended
+
+
 async def test_all_requests_are_sent_although_none_is_answered() -> None:
-    waiting: list[int] = []
-    all_sent = asyncio.Event()
-
-    async def send(flight: Flight) -> None:
-        waiting.append(flight.request.index)
-        if len(waiting) == 50:
-            all_sent.set()
-        await all_sent.wait()
-        complete(flight)
-
+    sent = Sent(*range(50))
     planned = flights(50, every_s=0.001)
-    await open_loop(planned, send, cut_at=clock() + FAR_S, clock=clock)
-    assert waiting == list(range(50))
-    assert all(flight.ending is not None for flight in planned)
+    assert await run(planned, sent.start, for_s=0.2) == []
+    assert sent.indices == list(range(50))
 
 
-async def test_nothing_is_sent_before_its_planned_time() -> None:
-    early: list[float] = []
+async def test_nothing_is_sent_before_its_planned_time_and_all_are_told_when_they_end() -> None:
+    sent = Sent()
+    assert await run(flights(20, every_s=0.003), sent.start) == list(range(20))
+    assert min(sent.late_s) >= 0
 
-    async def send(flight: Flight) -> None:
-        early.append(flight.planned_at - clock())
-        complete(flight)
 
-    await open_loop(flights(20, every_s=0.003), send, cut_at=clock() + FAR_S, clock=clock)
-    assert max(early) <= 0
+async def test_what_is_due_is_sent_between_the_reads_of_a_burst() -> None:
+    sent = Sent()
+    planned = flights(2, every_s=FAR_S)
+    loop = OpenLoop(planned, sent.start, clock, lambda _: None)
+    running = asyncio.get_running_loop().create_task(loop.run(clock() + FAR_S))
+    await asyncio.sleep(0)
+    assert (sent.indices, loop.sent) == ([0], 1)
+    loop.look(planned[1].planned_at - 0.001)
+    assert sent.indices == [0]
+    planned[1].planned_at = clock()
+    loop.look(clock() + FAR_S)
+    assert sent.indices == [0, 1]
+    await running
 
 
 async def test_a_request_without_an_answer_is_unfinished_at_the_deadline_and_the_loop_ends() -> None:
-    async def send(flight: Flight) -> None:
-        flight.dispatched_at = clock()
-        if flight.request.index == 1:
-            await asyncio.Event().wait()
-        complete(flight)
-
     planned = flights(3)
-    await open_loop(planned, send, cut_at=clock() + 0.1, clock=clock)
+    assert await run(planned, Sent(1).start, for_s=0.1) == [0, 2]
     assert [flight.record(0.0).outcome for flight in planned] == [
         Outcome.COMPLETED,
         Outcome.UNFINISHED,
@@ -81,41 +100,32 @@ async def test_a_request_without_an_answer_is_unfinished_at_the_deadline_and_the
 
 
 async def test_a_request_whose_time_never_came_is_unsent() -> None:
-    async def send(flight: Flight) -> None:
-        flight.dispatched_at = clock()
-        complete(flight)
-
     planned = [a_flight(planned_at=clock()), a_flight(index=1, planned_at=clock() + FAR_S)]
-    await open_loop(planned, send, cut_at=clock() + 0.05, clock=clock)
+    await run(planned, Sent().start, for_s=0.05)
     assert [flight.record(0.0).outcome for flight in planned] == [Outcome.COMPLETED, Outcome.UNSENT]
 
 
-async def test_cancelling_the_loop_cancels_its_requests() -> None:
-    began = asyncio.Event()
-    gone: list[int] = []
-
-    async def send(flight: Flight) -> None:
-        began.set()
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            gone.append(flight.request.index)
-            raise
-
-    loop = asyncio.get_running_loop().create_task(open_loop(flights(1), send, cut_at=clock() + FAR_S, clock=clock))
-    await began.wait()
-    loop.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await loop
-    assert gone == [0]
+async def test_a_loop_that_is_stopped_sends_no_more() -> None:
+    sent = Sent()
+    planned = [a_flight(planned_at=clock()), a_flight(index=1, planned_at=clock() + FAR_S)]
+    loop = OpenLoop(planned, sent.start, clock, lambda _: loop.stop())
+    await loop.run(clock() + FAR_S)
+    loop.look(clock() + 2 * FAR_S)
+    assert sent.indices == [0]
 
 
-async def test_a_fault_of_the_client_itself_is_not_swallowed() -> None:
-    async def send(flight: Flight) -> None:
-        raise ZeroDivisionError
+async def test_a_loop_without_requests_ends_at_once() -> None:
+    assert await run([], Sent().start) == []
 
-    with pytest.raises(ExceptionGroup):
-        await open_loop(flights(1), send, cut_at=clock() + FAR_S, clock=clock)
+
+@pytest.mark.parametrize("after", [0, 1])
+async def test_a_fault_of_the_client_itself_is_not_swallowed(after: int) -> None:
+    def start(flight: Flight, _: Ended) -> None:
+        if flight.request.index == after:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await run(flights(2, every_s=0.01), start)
 
 
 async def test_the_closed_loop_keeps_its_concurrency_and_never_more() -> None:
@@ -187,7 +197,7 @@ async def test_loop_lag_shows_a_blocked_loop() -> None:
             second_round.set()
         return readings * 0.25
 
-    lag = LoopLag(clock_of_a_blocked_loop)
+    lag = LoopLag(clock_of_a_blocked_loop, [])
     watching = asyncio.get_running_loop().create_task(lag.watch())
     await second_round.wait()
     watching.cancel()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import random
-from typing import Any
 
 import bench_kit
 import pytest
@@ -20,23 +19,23 @@ from bench.report.ladder_table import describe
 from bench.report.progress import Progress, TimeLeft, duration, line
 
 
-async def a_tally(*endings: Outcome | None) -> Tally:
+def a_tally(*endings: Outcome | None) -> Tally:
     flights = [bench_kit.a_flight(index=index, planned_at=10.0) for index in range(len(endings))]
     tally = Tally(flights, 30.0, lambda: 22.0)
 
-    async def send(flight: Any) -> None:
-        ending = endings[flight.request.index]
-        flight.ending = None if ending is None else Ending(ending)
+    for flight, ending in zip(flights[:-1], endings, strict=False):
+        tally.sent(flight)
+        if ending is None:
+            continue
+        flight.ending = Ending(ending)
         if ending is Outcome.COMPLETED:
             flight.reading.chunk_times.append(10.25)
-
-    for flight in flights[:-1]:
-        await tally.counted(send)(flight)
+        tally.ended(flight)
     return tally
 
 
 async def test_a_tally_counts_what_was_sent_how_it_ended_and_what_is_open() -> None:
-    tally = await a_tally(Outcome.COMPLETED, Outcome.REFUSED, Outcome.EXPIRED, Outcome.FAILED, None, None)
+    tally = a_tally(Outcome.COMPLETED, Outcome.REFUSED, Outcome.EXPIRED, Outcome.FAILED, None, None)
     own = tally.classes["short"]
     assert (own.planned, own.sent, own.open, own.recent_p95_ms()) == (6, 5, 1, 250.0)
     assert line("short", own) == "short 5/6 sent, 1 open, 1 completed, 2 refused, 1 other, p95 250 ms"
@@ -44,7 +43,7 @@ async def test_a_tally_counts_what_was_sent_how_it_ended_and_what_is_open() -> N
 
 
 async def test_a_tally_keeps_no_more_than_the_last_first_tokens() -> None:
-    tally = await a_tally(*[Outcome.COMPLETED] * (RECENT + 50))
+    tally = a_tally(*[Outcome.COMPLETED] * (RECENT + 50))
     assert len(tally.classes["short"].recent_ttft_ms) == RECENT
 
 
@@ -67,7 +66,7 @@ async def test_where_no_terminal_is_lines_are_plain() -> None:
     out = io.StringIO()
     with Progress([30.0, 30.0], out) as progress:
         progress.begin(0, "6 requests/s, first")
-        progress.watch(await a_tally(Outcome.COMPLETED, None))
+        progress.watch(a_tally(Outcome.COMPLETED, None))
         progress.say("[not markup]")
     assert out.getvalue() == "[1/2] 6 requests/s, first\n[not markup]\n"
 
@@ -79,7 +78,7 @@ async def test_a_terminal_shows_a_table_by_class_with_the_time_left() -> None:
 
     with Progress([30.0, 30.0], Terminal()) as progress:
         progress.begin(0, "6 requests/s, first")
-        progress.watch(await a_tally(Outcome.COMPLETED, Outcome.REFUSED, None))
+        progress.watch(a_tally(Outcome.COMPLETED, Outcome.REFUSED, None))
         shown = Console(file=io.StringIO(), width=200)
         shown.print(progress._table())
         text = shown.file.getvalue()  # type: ignore[attr-defined]

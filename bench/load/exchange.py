@@ -1,0 +1,95 @@
+"""One flight while its answer comes in: notes on it what was seen, and once how it ended. Speaks to no socket."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from bench.load.events import error_in, word
+from bench.load.flight import Flight
+from bench.load.outcomes import Ending, of_status, of_stream
+from bench.records.request import Outcome
+
+Ended = Callable[[Flight], None]
+
+ERROR_BODY_BYTES_MAX = 64 * 1024
+
+
+class Exchange:
+    """ended: told when the flight has its ending. `open` until then; what comes later changes nothing.
+
+    leave: breaks off what carries it. timer: is not needed any more once it has ended.
+    """
+
+    __slots__ = ("_ended", "_error_body", "_status", "flight", "leave", "open", "timer")
+
+    def __init__(self, flight: Flight, ended: Ended) -> None:
+        self.flight = flight
+        self.open = True
+        self.leave: Callable[[], None] = _nothing
+        self.timer: asyncio.TimerHandle | None = None
+        self._ended = ended
+        self._error_body = b""
+        self._status = 0
+
+    def head(self, status: int, headers: Mapping[str, str], now: float) -> None:
+        flight = self.flight
+        flight.headers_at = now
+        flight.status = self._status = status
+        _note_headers(flight, headers)
+        if status == 200 and headers.get("content-type", "").partition(";")[0].strip() != "text/event-stream":
+            self.end(Ending(Outcome.FAILED, "not_a_stream"), now)
+
+    def body(self, data: bytes, now: float) -> None:
+        """Take what one network read brought of the body; raises EventTooLargeError."""
+        if self._status == 200:
+            self.flight.reading.feed(data, now)
+            return
+        self._error_body += data[: ERROR_BODY_BYTES_MAX - len(self._error_body)]
+        if len(self._error_body) == ERROR_BODY_BYTES_MAX:
+            self.whole(now)
+
+    def whole(self, now: float) -> None:
+        """The answer has ended as HTTP wants it."""
+        flight = self.flight
+        if self._status == 200:
+            self.end(of_stream(flight.reading), now)
+            return
+        ending = of_status(self._status, flight.gateway_reason)
+        said = error_in(self._error_body)
+        if said is not None and flight.gateway_reason is None:
+            ending = Ending(ending.outcome, f"{ending.reason}_{said.reason}")
+        self.end(ending, now)
+
+    def lost(self, now: float) -> None:
+        """The connection ended, or what came on it was no HTTP."""
+        reason = "connection_lost" if self.flight.status is None else "stream_cut"
+        self.end(Ending(Outcome.FAILED, reason), now)
+
+    def end(self, ending: Ending | None, now: float) -> None:
+        """None: it is given up without an ending."""
+        if not self.open:
+            return
+        self.open = False
+        if self.timer is not None:
+            self.timer.cancel()
+        self.flight.ending = ending
+        self.flight.ended_at = now
+        self.flight.reading.close()
+        if ending is not None:
+            self._ended(self.flight)
+
+
+def _nothing() -> None:
+    """Before there is a connection."""
+
+
+def _note_headers(flight: Flight, headers: Mapping[str, str]) -> None:
+    queue_ms = headers.get("x-gateway-queue-ms", "")
+    flight.gateway_queue_ms = (
+        int(queue_ms) if queue_ms.isascii() and queue_ms.isdigit() and len(queue_ms) < 12 else None
+    )
+    flight.gateway_length_class = word(headers.get("x-gateway-length-class"))
+    flight.gateway_reason = word(headers.get("x-gateway-reason"))
+    retry_after = headers.get("retry-after", "")
+    flight.retry_after_s = float(retry_after) if retry_after.isascii() and retry_after.isdigit() else None
