@@ -127,7 +127,8 @@ class Admission:
             return self.tick(now)
         waited_s = None
         events: list[Event] = []
-        if ticket.state is WAITING:
+        was_waiting, ticket.state = ticket.state is WAITING, ENDED
+        if was_waiting:
             waited_s = now - ticket.offered_at
             self._waiting.leave(ticket, now, served=False, moved=True)
         else:
@@ -140,7 +141,6 @@ class Admission:
                 output_tokens = 0
             if output_tokens is not None:
                 self._refund(ticket, output_tokens)
-        ticket.state = ENDED
         self._tenants.forget_if_idle(ticket.tenant)
         events.append(Finished(ticket, outcome, waited_s, output_tokens))
         self._go_on(now, events)
@@ -163,7 +163,7 @@ class Admission:
             return [self._refuse(ticket, self._refusals.draining(ticket), now), *self.tick(now)]
         if not self._fleet.may_yet_serve(ticket.assignment):
             return [self._refuse(ticket, no_engine(ticket.assignment), now), *self.tick(now)]
-        self._waiting.come_back(ticket, now)
+        self._waiting.join(ticket, now, sent_back=True)
         return [Queued(ticket), *self.tick(now)]
 
     def observe(self, engine: str, load: EngineLoad, now: float) -> list[Event]:
@@ -257,7 +257,8 @@ class Admission:
 
     def _go_on(self, now: float, events: list[Event]) -> None:
         """Do what is due, waits that end first; what happens joins `events`."""
-        self._expire(now, events)
+        if self._waiting.expires_at <= now:
+            self._expire(now, events)
         self._dispatch(now, events)
 
     def _refused_at_arrival(self, ticket: Ticket, now: float) -> Refusal | None:
@@ -300,6 +301,7 @@ class Admission:
 
     def _turn_away(self, ticket: Ticket, refusal: Refusal, now: float, outcome: Outcome = Outcome.REFUSED) -> Event:
         """End a ticket that waits."""
+        ticket.state = ENDED
         self._waiting.leave(ticket, now, served=False, moved=False)
         return self._refuse(ticket, refusal, now, outcome)
 
@@ -333,9 +335,9 @@ class Admission:
 
     def _send(self, ticket: Ticket, engine: Engine, now: float, events: list[Event]) -> None:
         assignment, tenant = ticket.assignment, ticket.tenant
+        ticket.state, ticket.engine, ticket.dispatched_at = RUNNING, engine.name, now
         self._waiting.leave(ticket, now, served=True, moved=True)
         self._fleet.take(ticket, engine, now)
-        ticket.state, ticket.engine, ticket.dispatched_at = RUNNING, engine.name, now
         self._running[ticket] = engine
         tenant.running += 1
         if tenant.running >= tenant.running_max:

@@ -17,16 +17,17 @@ from gateway.core.plan import ClassPlan
 from gateway.core.tenants import Tenant
 from gateway.core.ticket import Ticket
 
-_IDLE_TAGS_KEPT = 1024
+_IDLE_KEPT = 1024
 
 
 class _ClassLines:
     """The flows of one service class in one lane, and the class's own tags.
 
-    key: its place among the classes, least first; None: nothing of it is ready.
+    A flow in which nobody waits is kept for its tag. key: the class's place among the others, least first; None:
+    nothing of it is ready.
     """
 
-    __slots__ = ("flow_kind", "flows", "idle_finish_tags", "key", "plan", "ready", "start_tag", "virtual_time")
+    __slots__ = ("_idle", "flow_kind", "flows", "key", "plan", "ready", "start_tag", "virtual_time")
 
     def __init__(self, plan: ClassPlan, kind: type[Flow]) -> None:
         self.plan = plan
@@ -36,26 +37,41 @@ class _ClassLines:
         self.virtual_time = 0.0
         self.flows: dict[str, Flow] = {}
         self.ready: LazyHeap[Flow] = LazyHeap()
-        self.idle_finish_tags: dict[str, float] = {}
+        self._idle = 0
 
-    def new_flow(self, tenant: Tenant) -> Flow:
-        """Begin a flow for a new or returning tenant: at the virtual time, not before its own past."""
-        start_tag = max(self.virtual_time, self.idle_finish_tags.pop(tenant.name, 0.0))
-        flow = self.flows[tenant.name] = self.flow_kind(tenant, start_tag)
+    def flow_of(self, tenant: Tenant) -> Flow:
+        """Return the flow that the tenant joins: one that begins or returns does so at the virtual time.
+
+        Or at its own tag, where that lies ahead: what it took before is not forgotten.
+        """
+        flow = self.flows.get(tenant.name)
+        if flow is None:
+            flow = self.flows[tenant.name] = self.flow_kind(tenant, self.virtual_time)
+        elif flow.head is None:
+            self._idle -= 1
+            flow.tenant = tenant
+            if flow.start_tag < self.virtual_time:
+                flow.start_tag = self.virtual_time
         return flow
 
-    def forget(self, flow: Flow) -> None:
-        """Drop an empty flow; its tag is kept while it lies ahead of the virtual time.
+    def keep_idle(self, tenant: Tenant, start_tag: float) -> None:
+        """Remember a tenant of whom nobody waits yet."""
+        self.flows[tenant.name] = self.flow_kind(tenant, start_tag)
+        self._idle += 1
 
-        Where each of ever more tenants comes once, all their tags stay ahead: half are kept, of those who took most.
+    def rests(self) -> None:
+        """Note that nobody waits in one more flow.
+
+        Where each of ever more tenants comes once, half of those that rest are kept, of those who took most; a tag
+        behind the virtual time says nothing.
         """
-        tenant = flow.tenant.name
-        del self.flows[tenant]
-        if flow.start_tag > self.virtual_time:
-            self.idle_finish_tags[tenant] = flow.start_tag
-        if len(self.idle_finish_tags) > _IDLE_TAGS_KEPT:
-            ahead = [(tag, tenant) for tenant, tag in self.idle_finish_tags.items() if tag > self.virtual_time]
-            self.idle_finish_tags = {tenant: tag for tag, tenant in nlargest(_IDLE_TAGS_KEPT // 2, ahead)}
+        self._idle += 1
+        if self._idle > _IDLE_KEPT:
+            ahead = (flow for flow in self.flows.values() if flow.head is None and flow.start_tag > self.virtual_time)
+            kept = nlargest(_IDLE_KEPT // 2, ahead, key=lambda flow: flow.start_tag)
+            busy = {name: flow for name, flow in self.flows.items() if flow.head is not None}
+            self.flows = busy | {flow.tenant.name: flow for flow in kept}
+            self._idle = len(kept)
 
 
 class Lane:
@@ -82,16 +98,15 @@ class Lane:
             kept = lane._new_lines(classes.get(name, lines.plan))
             kept.start_tag = lines.start_tag
             kept.virtual_time = lines.virtual_time
-            kept.idle_finish_tags = lines.idle_finish_tags | {
-                tenant: flow.start_tag for tenant, flow in lines.flows.items()
-            }
+            for flow in lines.flows.values():
+                kept.keep_idle(flow.tenant, flow.start_tag)
         return lane
 
     def append(self, ticket: Ticket) -> bool:
         """Let the ticket join the line of its tenant; False: it goes behind what was there in any case."""
         class_plan, tenant = ticket.assignment.class_plan, ticket.tenant
         lines = self._classes.get(class_plan.name) or self._new_lines(class_plan)
-        flow = lines.flows.get(tenant.name) or lines.new_flow(tenant)
+        flow = lines.flow_of(tenant)
         self.requests += 1
         if not flow.append(ticket):
             return False
@@ -99,17 +114,18 @@ class Lane:
         self._refile(lines, flow)
         return True
 
-    def put_back(self, ticket: Ticket) -> None:
-        """Return a ticket to the head of its flow and give its cost back to the flow and the class."""
+    def put_back(self, ticket: Ticket) -> bool:
+        """Return a ticket to the head of its flow and give its cost back to flow and class; True, as `append` says."""
         class_plan, tenant = ticket.assignment.class_plan, ticket.tenant
         lines = self._classes.get(class_plan.name) or self._new_lines(class_plan)
-        flow = lines.flows.get(tenant.name) or lines.new_flow(tenant)
+        flow = lines.flow_of(tenant)
         self.requests += 1
         self._lift(lines)
         flow.put_back(ticket)
         flow.start_tag -= ticket.cost_s
         lines.start_tag -= ticket.cost_s / lines.plan.weight
         self._refile(lines, flow)
+        return True
 
     def remove(self, ticket: Ticket) -> None:
         """Take out a ticket that ends without being served."""
@@ -147,13 +163,14 @@ class Lane:
             return
         lines.start_tag = _refunded(lines.start_tag, cost_s / lines.plan.weight, self._virtual_time)
         self._rank(lines)
-        tenant = ticket.assignment.tenant
-        flow = lines.flows.get(tenant)
-        if flow is not None:
+        flow = lines.flows.get(ticket.assignment.tenant)
+        if flow is None:
+            return
+        if flow.head is None:
+            flow.start_tag -= cost_s
+        else:
             flow.start_tag = _refunded(flow.start_tag, cost_s, lines.virtual_time)
             self._refile(lines, flow)
-        elif tenant in lines.idle_finish_tags:
-            lines.idle_finish_tags[tenant] -= cost_s
 
     def head(self, now: float) -> Ticket | None:
         """Return the ticket that goes next, or None where none waits or all who wait are set aside."""
@@ -174,7 +191,7 @@ class Lane:
         """Serve a tenant again; the service it missed while it was at its own bound is not paid back."""
         lines = self._classes.get(tenant.class_plan.name)
         flow = None if lines is None else lines.flows.get(tenant.name)
-        if lines is not None and flow is not None:
+        if lines is not None and flow is not None and flow.head is not None:
             self._lift(lines)
             flow.start_tag = max(flow.start_tag, lines.virtual_time)
             self._refile(lines, flow)
@@ -196,10 +213,10 @@ class Lane:
             lines.start_tag = max(self._virtual_time, lines.start_tag)
 
     def _refile(self, lines: _ClassLines, flow: Flow) -> None:
-        """Put a flow whose head or tag changed in its place, or drop it once it is empty."""
+        """Put a flow whose head or tag changed in its place; nobody's is where nobody waits."""
         if flow.head is None:
             lines.ready.discard(flow)
-            lines.forget(flow)
+            lines.rests()
         elif not flow.tenant.is_set_aside:
             lines.ready.push(flow, self._order.flow_key(flow))
         self._rank(lines)

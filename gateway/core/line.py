@@ -5,33 +5,38 @@ Owns the order of its tickets and nothing else: no budgets, no bounds, no deadli
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import deque
 from typing import Any
 
 from gateway.core.lazy_heap import LazyHeap
 from gateway.core.tenants import Tenant
-from gateway.core.ticket import Ticket
+from gateway.core.ticket import WAITING, Ticket
+
+_LEFT_ALLOWED = 64
 
 
 class Flow:
-    """First in, first out: tickets by ascending id, which grows with each offer.
+    """First in, first out.
 
-    A ticket that an engine refused was dispatched before all that still wait here: it comes back ahead of them.
+    A ticket that an engine refused was dispatched before all that still wait here: it comes back ahead of them, the
+    first offered first. Others leave from anywhere; that one did is seen by its state once it comes first.
+
     head: who goes next, or None where nobody waits. start_tag: of the head (fair queueing, in cost).
     """
 
-    __slots__ = ("_ahead", "_tickets", "head", "start_tag", "tenant")
+    __slots__ = ("_ahead", "_left", "_tickets", "head", "start_tag", "tenant")
 
     def __init__(self, tenant: Tenant, start_tag: float) -> None:
         self.tenant = tenant
         self.start_tag = start_tag
         self.head: Ticket | None = None
-        self._tickets: OrderedDict[int, Ticket] = OrderedDict()
+        self._tickets: deque[Ticket] = deque()
+        self._left = 0
         self._ahead: LazyHeap[Ticket] | None = None
 
     def append(self, ticket: Ticket) -> bool:
         """Let the ticket join; True where it may go before those who were there: it is the head, for one."""
-        self._tickets[ticket.id] = ticket
+        self._tickets.append(ticket)
         if self.head is not None:
             return False
         self.head = ticket
@@ -41,12 +46,18 @@ class Flow:
         self._sort_in(ticket, ticket.id)
 
     def remove(self, ticket: Ticket) -> None:
-        if self._tickets.pop(ticket.id, None) is None and self._ahead is not None:
+        """Take out a ticket that waits no more."""
+        if self._ahead is not None:
             self._ahead.discard(ticket)
             if self._ahead.first is None:
                 self._ahead = None
         if ticket is self.head:
             self.head = self._least()
+            return
+        self._left += 1
+        if 2 * self._left > len(self._tickets) + _LEFT_ALLOWED:
+            self._tickets = deque(each for each in self._tickets if each.state is WAITING)
+            self._left = 0
 
     def head_at(self, now: float) -> Ticket | None:  # noqa: ARG002 - the kinds of flow differ in it
         """Return the ticket that goes next at this moment."""
@@ -61,8 +72,11 @@ class Flow:
     def _least(self) -> Ticket | None:
         if self._ahead is not None and self._ahead.first is not None:
             return self._ahead.first[2]
-        for ticket in self._tickets.values():
-            return ticket
+        tickets = self._tickets
+        while tickets:
+            if tickets[0].state is WAITING:
+                return tickets[0]
+            tickets.popleft()
         return None
 
 
@@ -83,7 +97,10 @@ class NewestFirstFlow(Flow):
         head = self.head
         if head is None or self._ahead is not None or not is_half_late(head, now):
             return head
-        return next(reversed(self._tickets.values()))
+        tickets = self._tickets
+        while tickets[-1].state is not WAITING:
+            tickets.pop()
+        return tickets[-1]
 
 
 class EarliestDeadlineFlow(Flow):

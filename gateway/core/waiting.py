@@ -13,7 +13,7 @@ from math import inf
 from gateway.core.backlog import ClassBacklog
 from gateway.core.lanes import Lanes
 from gateway.core.plan import ClassPlan, Plan
-from gateway.core.tenants import Tenant, Tenants
+from gateway.core.tenants import Tenants
 from gateway.core.ticket import WAITING, Ticket
 from gateway.core.types import LengthClass, LineSnapshot, Reason, Refusal, Resource
 
@@ -44,17 +44,11 @@ class Waiting:
     def _all(self) -> set[Ticket]:
         return {ticket for _, _, ticket in self._by_deadline if ticket.state is WAITING}
 
-    def join(self, ticket: Ticket, now: float) -> bool:
-        """Put a new ticket in line; False: in any case it goes behind what was there."""
-        self._count(ticket, now)
-        return self.lanes.by_length[ticket.needs[0]].append(ticket)
+    def join(self, ticket: Ticket, now: float, *, sent_back: bool = False) -> bool:
+        """Put a ticket in line, at the head of its flow where its engine sent it back.
 
-    def come_back(self, ticket: Ticket, now: float) -> None:
-        """Put a ticket that its engine sent back at the head of its flow."""
-        self._count(ticket, now)
-        self.lanes.by_length[ticket.needs[0]].put_back(ticket)
-
-    def _count(self, ticket: Ticket, now: float) -> None:
+        Returns False where it goes behind what was there in any case.
+        """
         assignment, of_class, cost_s, deadline = ticket.assignment, ticket.class_backlog, ticket.cost_s, ticket.deadline
         of_class.join(cost_s, deadline, now)
         ticket.backlog.join(cost_s, deadline, now)
@@ -63,11 +57,14 @@ class Waiting:
         heappush(self._by_deadline, (deadline, ticket.id, ticket))
         if deadline < self.expires_at:
             self.expires_at = deadline
+        lane = self.lanes.by_length[ticket.needs[0]]
+        return lane.put_back(ticket) if sent_back else lane.append(ticket)
 
     def leave(self, ticket: Ticket, now: float, *, served: bool, moved: bool) -> None:
-        """Take the ticket out. served: it goes to an engine, which is what the drain rate measures.
+        """Take out a ticket whose state says that it waits no more.
 
-        moved: false where it was refused or expired.
+        served: it goes to an engine, which is what the drain rate measures. moved: false where it was refused or
+        expired.
         """
         lane = self.lanes.by_length[ticket.needs[0]]
         if served:
@@ -100,7 +97,10 @@ class Waiting:
             and prompt_tokens <= queue.prompt_tokens_max
             and body_bytes <= queue.bytes_max
         ):
-            return _over_tenant_bound(ticket.tenant, class_plan)
+            limit = class_plan.tenant.queued_requests_max
+            if limit is None or (queued := ticket.tenant.queued()) <= limit:
+                return None
+            return _tenant_queue_full(class_plan, limit, queued)
         held = (
             (Resource.REQUESTS, requests, queue.requests_max),
             (Resource.PROMPT_TOKENS, prompt_tokens, queue.prompt_tokens_max),
@@ -149,10 +149,7 @@ class Waiting:
         }
 
 
-def _over_tenant_bound(tenant: Tenant, class_plan: ClassPlan) -> Refusal | None:
-    limit = class_plan.tenant.queued_requests_max
-    if limit is None or (queued := tenant.queued()) <= limit:
-        return None
+def _tenant_queue_full(class_plan: ClassPlan, limit: int, queued: int) -> Refusal:
     return Refusal(
         Reason.TENANT_QUEUE_FULL,
         f"Your own queue in service class {class_plan.name} is full ({limit} requests).",

@@ -66,6 +66,8 @@ def test_of_those_who_left_the_line_no_more_are_kept_than_wait_and_none_of_them_
         pool.finish(ticket, Outcome.CLIENT_GONE, NOW)
     waits = [first, *others[-10:]]
     assert len(pool._waiting._by_deadline) < 100
+    (flow,) = pool._lanes.short._classes["interactive"].flows.values()
+    assert len(flow._tickets) < 100
     assert pool.next_tick_at() == min(ticket.deadline for ticket in waits)
     expired = [event.ticket for event in pool.tick(first.deadline)]
     assert expired == sorted(waits, key=lambda ticket: ticket.deadline)
