@@ -6,20 +6,24 @@ SHELL := /bin/sh
 ENGINE_PORT ?= 8000
 ENGINE_FLAGS ?=
 PYTEST_FLAGS ?=
+TEST_PROCESSES ?= 2
 PINS_FLAGS ?=
 export ENGINE_PORT ENGINE_FLAGS ENGINE_URL ENGINE_API_KEY ENGINE_HOME
 
 BIN := .venv/bin
 READY := .venv/ready
+# Who shares an engine stays in one of the processes: tests/conftest.py.
+PYTEST := $(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadgroup $(PYTEST_FLAGS)
 COMPILE := .cache/pins/bin/uv pip compile $(PINS_FLAGS) --quiet --universal --python-version 3.11 \
 	--generate-hashes --no-annotate --custom-compile-command "make pins"
 
-.PHONY: help run test check soak static cover engine engine-stop pins
+.PHONY: help run test check soak static cover installed engine engine-stop pins
 
 help:
 	@echo 'make run           set up, and serve on 127.0.0.1:8080 (ops on 127.0.0.1:9090) in front of ENGINE_URL=http://host:port,'
 	@echo '                   or of the embedded engine, an emulator of vLLM on ENGINE_PORT=8000 with ENGINE_FLAGS'
-	@echo 'make test          set up, and run every check and every test, those on the real vLLM too'
+	@echo 'make test          set up, and run every check and every test, those on the real vLLM too, in'
+	@echo '                   TEST_PROCESSES=2 processes at once (0: in one, for -x, --pdb and the like in PYTEST_FLAGS)'
 	@echo 'make check         the quick gate: format, lint, types, layering, unit and property tests'
 	@echo 'make cover         every branch of the core is reached by its unit tests, or this fails'
 	@echo 'make soak          ten minutes of overload by callers and engines that do everything wrong; SOAK_S=60 is one'
@@ -31,13 +35,13 @@ help:
 run: $(READY)
 	@$(BIN)/python -m deploy.run
 
-# The last line is pytest's own.
-test: static cover
-	$(BIN)/python -m deploy.engine install
-	$(BIN)/python -m pytest $(PYTEST_FLAGS)
+# What downloads goes beside what computes. The last line is pytest's own.
+test: $(READY)
+	@$(MAKE) --no-print-directory --jobs 2 installed static cover
+	$(PYTEST)
 
 check: static cover
-	$(BIN)/python -m pytest $(PYTEST_FLAGS) tests/unit tests/property tests/tidy
+	$(PYTEST) tests/unit tests/property tests/tidy
 
 soak: $(READY)
 	SOAK_S=$${SOAK_S:-600} SOAK_SHOWN=$${SOAK_SHOWN:-/dev/stderr} $(BIN)/python -m pytest $(PYTEST_FLAGS) --capture=no tests/soak
@@ -51,6 +55,9 @@ static: $(READY)
 # The unit tests of the core reach every branch of it, whatever the random ones draw; fails below 100 %.
 cover: $(READY)
 	$(BIN)/python -m pytest --quiet --no-header --cov --cov-report=term tests/unit/core
+
+installed: $(READY)
+	$(BIN)/python -m deploy.engine install
 
 engine: $(READY)
 	@$(BIN)/python -m deploy.engine start --port $(ENGINE_PORT) $(ENGINE_FLAGS)
@@ -68,6 +75,6 @@ pins:
 	@sh deploy/setup.sh .cache/pins deploy/requirements/pins.txt
 	$(COMPILE) deploy/requirements/pins.in -o deploy/requirements/pins.txt
 	$(COMPILE) pyproject.toml --extra fast -o deploy/requirements/runtime.txt
-	$(COMPILE) pyproject.toml --extra fast --extra bench --group dev deploy/requirements/build.in \
+	$(COMPILE) pyproject.toml --extra fast --extra bench --extra tracing --group dev deploy/requirements/build.in \
 		--constraint deploy/requirements/runtime.txt -o deploy/requirements/dev.txt
 	$(COMPILE) deploy/engine/requirements.in --excludes deploy/engine/excluded.in -o deploy/engine/requirements.txt

@@ -1,15 +1,18 @@
-"""Lone requests of several lengths, again and again, in the time there is: what a step model is fitted to.
+"""Requests of several lengths, each alone, and some that decode together, again and again, in the time there is.
+
+They are what a step model is fitted to.
 
 Owns which request comes next and when it is enough. Fits nothing.
 """
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
-from bench.analysis.step_model import Sample, decode, prefill
+from bench.analysis.step_model import Sample, decode, prefill, together
 from bench.engine.lone_requests import Timed, Untimed
 from bench.errors import TargetUnreachableError
 
@@ -20,6 +23,7 @@ REQUEST_S_MAX = 30.0
 WARM_UP_S_MAX = 60.0  # kernels are compiled at their first use
 PREFILL_OUTPUT_TOKENS = 2  # with one alone, token and end come as one, and a text that is held back shows no time
 DECODE_PROMPT_TOKENS, DECODE_TOKENS = 16, 65
+TOGETHER = 16  # at once: what each more in a step costs shows only there
 _SMALLEST_SHARE = 8  # of a step: there the fixed cost of a step shows best
 
 Ask = Callable[[int, int, float], Awaitable[Timed | Untimed]]
@@ -38,10 +42,11 @@ def prompt_lengths(step_tokens: int, context_tokens: int | None) -> list[int]:
 
 @dataclass(slots=True)
 class Measured:
-    """What was timed, and what the engine was sent for it. ttft_s: by prompt length."""
+    """What was timed, and what the engine was sent for it. ttft_s: by prompt length. together_step_s: of TOGETHER."""
 
     ttft_s: dict[int, list[float]] = field(default_factory=dict)
     decode_step_s: list[float] = field(default_factory=list)
+    together_step_s: list[float] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
     prompt_tokens_sent: int = 0
     requests: int = 0
@@ -69,11 +74,22 @@ async def measure(
             measured.decode_step_s.append(timed.decode_s / timed.further_tokens)
             measured.samples.append(decode(DECODE_PROMPT_TOKENS, timed.further_tokens, timed.decode_s))
             measured.samples.append(prefill(DECODE_PROMPT_TOKENS, step_tokens, timed.ttft_s))
+        if clock() < end_at:
+            await _ask_together(ask, measured)
     if len(measured.ttft_s) < LENGTHS_MIN or not measured.decode_step_s:
         raise TargetUnreachableError(
             f"only {len(measured.ttft_s)} prompt lengths could be timed in {seconds:g} s. Give it more with --duration."
         )
     return measured
+
+
+async def _ask_together(ask: Ask, measured: Measured) -> None:
+    asked = [_ask(ask, measured, DECODE_PROMPT_TOKENS, DECODE_TOKENS, REQUEST_S_MAX) for _ in range(TOGETHER)]
+    each = await asyncio.gather(*asked)
+    spans = [(timed.ttft_s, timed.ttft_s + timed.decode_s) for timed in each]
+    sample = together(DECODE_PROMPT_TOKENS, DECODE_TOKENS - 1, spans)
+    measured.together_step_s.append(sample.seconds / (DECODE_TOKENS - 1))
+    measured.samples.append(sample)
 
 
 async def _ask(ask: Ask, measured: Measured, prompt_tokens: int, output_tokens: int, s_max: float) -> Timed:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from bench.analysis.limits import Limits
 from bench.analysis.measurements import Measurements
@@ -73,6 +74,7 @@ class Seen:
     started_at: float = 0.0
     before: Reading | Unreadable | None = None
     after: Reading | Unreadable | None = None
+    samples: list[dict[str, Any]] = field(default_factory=list)
     processes: int = 0
     loop_lags_s: list[float] = field(default_factory=list)
     client_faults: list[str] = field(default_factory=list)

@@ -25,14 +25,18 @@ _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # loopba
 
 
 @contextmanager
-def running(words: Sequence[str], log: Path, ready_url: str) -> Iterator[None]:
-    """`gateway WORDS…` until the end of the context. Raises TargetUnreachableError where it does not come up."""
+def running(words: Sequence[str], log: Path, ready_url: str | None) -> Iterator[None]:
+    """`gateway WORDS…` until the end of the context. Raises TargetUnreachableError where it does not come up.
+
+    ready_url: what answers once it is up; None: nobody waits for that.
+    """
     command = [sys.executable, "-m", "gateway", *words]
     with (
         log.open("ab") as file,
         child(command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT) as process,
     ):
-        _wait_until_ready(process, words[0], ready_url, log)
+        if ready_url is not None:
+            _wait_until_ready(process, words[0], ready_url, log)
         yield
 
 

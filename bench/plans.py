@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 from bench.analysis.limits import Limits
@@ -16,7 +17,7 @@ from bench.load.target import Target, clean_url, metrics_url, resolve_keys
 from bench.options import LONG, SHORT, parse_mix
 from bench.order import Block, Cell
 from bench.scenario import Arm, Scenario
-from bench.trace import random_arrivals
+from bench.trace import random_arrivals, reading
 from bench.trace.arrivals import Trace
 from bench.trace.intensity import Intensity
 
@@ -79,6 +80,10 @@ class Plans:
 
 def trace_of(scenario: Scenario, block: Block) -> Trace:
     """The trace of a block: the same for every arm and repeat."""
+    if scenario.trace is not None:
+        return reading.at_rate(
+            _replayed(scenario.trace, tuple(scenario.trace_classes)), block.load.rate_per_s, block.seed
+        )
     lengths = {
         SHORT: (scenario.lengths.short.prompt_tokens, scenario.lengths.short.output_tokens),
         LONG: (scenario.lengths.long.prompt_tokens, scenario.lengths.long.output_tokens),
@@ -90,7 +95,22 @@ def trace_of(scenario: Scenario, block: Block) -> Trace:
         requests = scenario.num_prompts
         return random_arrivals.for_count(rate_per_s=rate, requests=requests, mix=mix, seed=seed, burstiness=burstiness)
     span_s = scenario.warmup_s + (scenario.duration_s or 0.0)
+    if scenario.num_prompts_min is not None:
+        requests = max(scenario.num_prompts_min, round(rate * span_s))
+        return random_arrivals.for_count(rate_per_s=rate, requests=requests, mix=mix, seed=seed, burstiness=burstiness)
     return random_arrivals.for_duration(rate=Intensity(rate), span_s=span_s, mix=mix, seed=seed, burstiness=burstiness)
+
+
+@lru_cache(maxsize=8)
+def _replayed(path: Path, classes: tuple[str, ...]) -> Trace:
+    return reading.read(path, classes=classes)
+
+
+def classes_of(scenario: Scenario) -> list[str]:
+    """The classes that its requests may be of."""
+    if scenario.trace is None:
+        return [SHORT, LONG]
+    return _replayed(scenario.trace, tuple(scenario.trace_classes)).class_names()
 
 
 def target_of(arm: Arm, file: Path) -> Target:

@@ -9,7 +9,7 @@ arms:
   - {name: gateway, base_url: "http://127.0.0.1:8080", credentials: {short: KEY_SHORT, long: KEY_LONG}}
 capacity_per_s: 2.2                         # with loads; or rates_per_s: [1.5, 2.1]
 loads: [0.7, 0.95]
-num_prompts: 120                            # or duration_s: 60
+num_prompts: 120                            # or duration_s: 60; or trace: day.jsonl, at each rate
 seeds: [1, 2]
 goodput: ["short:ttft:500", "long:ttft:20000"]
 """
@@ -22,10 +22,12 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from bench.analysis.comparison import Load
 from bench.corpus.tokenizer import PromptForm
 from bench.simulated import SimulatedArm, Simulation
 from bench.strict_yaml import read, validated
 from bench.trace.arrivals import ARRIVALS_MAX, TOKENS_MAX
+from bench.trace.reading import CLASSES
 
 Tokens = Annotated[int, Field(ge=1, le=TOKENS_MAX)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -43,7 +45,8 @@ class _Strict(BaseModel):
 class Arm(_Strict):
     """One target of the comparison; the first arm is what the others are compared with.
 
-    again: it is the first one once more, which shows how large a difference is noise.
+    again: it is the first one once more, which shows how large a difference is noise. about: for the report's reader.
+    chunk_tokens_max: what the arm's engine takes of one prompt in a step.
     """
 
     name: ArmName
@@ -52,6 +55,8 @@ class Arm(_Strict):
     priority: dict[ClassName, Int64] = {}
     engine_metrics_url: str | None = None
     again: bool = False
+    about: str = ""
+    chunk_tokens_max: Tokens | None = None
     simulated: SimulatedArm | None = None
 
 
@@ -78,13 +83,16 @@ class Scenario(_Strict):
     tokenizer: Path
     endpoint: PromptForm = PromptForm.CHAT
     arms: Annotated[list[Arm], Field(min_length=1, max_length=20)]
+    trace: Path | None = None
+    trace_classes: list[str] = list(CLASSES)
     lengths: Lengths = Lengths()
     mixes: Annotated[list[Mix], Field(min_length=1, max_length=10)] = ["80/20"]
     rates_per_s: Annotated[list[Positive], Field(max_length=20)] = []
-    capacity_per_s: Positive | None = None
+    capacity_per_s: Positive | dict[Mix, Positive] | None = None
     loads: Annotated[list[Positive], Field(max_length=20)] = []
     duration_s: Positive | None = None
     num_prompts: Annotated[int, Field(ge=1, le=ARRIVALS_MAX)] | None = None
+    num_prompts_min: Annotated[int, Field(ge=1, le=ARRIVALS_MAX)] | None = None
     burstiness: Positive = 1.0
     warmup_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     drain_deadline_s: Positive = 60.0
@@ -108,15 +116,25 @@ class Scenario(_Strict):
             raise ValueError("give either rates_per_s, or loads with capacity_per_s")
         if bool(self.loads) != (self.capacity_per_s is not None):
             raise ValueError("loads are shares of capacity_per_s: give both or neither")
-        if (self.duration_s is None) == (self.num_prompts is None):
+        if self.trace is not None:
+            if self.duration_s is not None or self.num_prompts is not None or isinstance(self.capacity_per_s, dict):
+                raise ValueError("trace says what is sent and in which mix: leave out duration_s and num_prompts")
+        elif (self.duration_s is None) == (self.num_prompts is None):
             raise ValueError("give either duration_s or num_prompts")
+        if self.num_prompts_min is not None and self.duration_s is None:
+            raise ValueError("num_prompts_min lengthens duration_s where the rate is low: give both or neither")
+        if self.trace is None and isinstance(self.capacity_per_s, dict) and set(self.capacity_per_s) != set(self.mixes):
+            raise ValueError("capacity_per_s names other mixes than mixes does. Give one figure for each of them")
         return self
 
-    def offered(self) -> list[tuple[str, float]]:
-        """Each load as (label, requests per second)."""
-        if self.capacity_per_s is not None:
-            return [(f"load {load:g}", load * self.capacity_per_s) for load in self.loads]
-        return [(f"{rate:g} requests/s", rate) for rate in self.rates_per_s]
+    def offered(self) -> list[Load]:
+        """Each load with each mix; a share of the capacity is a share of what the engine carries of that mix."""
+        capacity = self.capacity_per_s
+        mixes = self.mixes if self.trace is None else [self.trace.name]
+        if capacity is None:
+            return [Load(f"{rate:g} requests/s", rate, mix) for rate in self.rates_per_s for mix in mixes]
+        of_mix = capacity if isinstance(capacity, dict) else dict.fromkeys(mixes, capacity)
+        return [Load(f"load {share:g}", share * of_mix[mix], mix) for share in self.loads for mix in mixes]
 
 
 def checked(words: Mapping[str, Any], where: str) -> Scenario:
@@ -127,4 +145,5 @@ def checked(words: Mapping[str, Any], where: str) -> Scenario:
 def load(path: Path) -> Scenario:
     """Read a scenario; a relative tokenizer folder is taken from the file's own. Raises UsageError."""
     scenario = read(path, Scenario)
-    return scenario.model_copy(update={"tokenizer": path.parent / scenario.tokenizer})
+    trace = None if scenario.trace is None else path.parent / scenario.trace
+    return scenario.model_copy(update={"tokenizer": path.parent / scenario.tokenizer, "trace": trace})

@@ -13,14 +13,13 @@ from bench.analysis.limits import Limits, parse_limits
 from bench.analysis.paired import differences
 from bench.campaign import Campaign, CellRun, Ready
 from bench.cell import CellResult
-from bench.commands.arguments import check_classes, say
+from bench.commands.arguments import add_retry, check_classes, say
 from bench.commands.exits import of_runs
 from bench.corpus import tokenizer
 from bench.errors import UsageError
 from bench.load.target import Target
-from bench.options import LONG, SHORT
 from bench.order import Cell, cells
-from bench.plans import Plans, target_of, trace_of
+from bench.plans import Plans, classes_of, target_of, trace_of
 from bench.records.comparison import write as write_comparison
 from bench.records.run import new_run_id
 from bench.report import difference_table
@@ -45,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("scenario", type=Path, nargs="?", metavar="SCENARIO.yaml")
     parser.add_argument("--result-dir", type=Path, default=Path("runs"), metavar="DIR", help="(default runs)")
     parser.add_argument("--resume", type=Path, metavar="DIR", help="go on with a comparison that was interrupted")
+    add_retry(parser)
     parser.add_argument("--dry-run", action="store_true", help="say which cells would run in which order, send nothing")
 
 
@@ -56,7 +56,8 @@ def execute(args: argparse.Namespace, command: Sequence[str]) -> int:
         plan = campaign.resumed(args.resume, KIND)
         scenario = campaign.scenario_of(plan, args.resume)
         where = args.resume / campaign.PLAN_FILE
-        return of_runs(run_scenario(planned(scenario, where), args.resume, command).runs)
+        again = args.retry_invalid
+        return of_runs(run_scenario(planned(scenario, where), args.resume, command, retry_invalid=again).runs)
     if args.dry_run:
         for cell in planned(load(args.scenario), args.scenario).order:
             print(cell.cell_id)
@@ -105,18 +106,26 @@ def measured(file: Path, result_dir: Path, command: Sequence[str]) -> Compared:
     """Run every cell of a scenario, keep the records, print the tables. Raises as `execute` does."""
     made = planned(load(file), file)
     # A relative folder of the tokenizer would mean another one where the comparison goes on.
-    scenario = made.scenario.model_copy(update={"tokenizer": made.scenario.tokenizer.absolute()})
+    trace = None if made.scenario.trace is None else made.scenario.trace.absolute()
+    scenario = made.scenario.model_copy(update={"tokenizer": made.scenario.tokenizer.absolute(), "trace": trace})
     plan = {"kind": KIND, "command": list(command), "scenario": scenario.model_dump(mode="json", exclude_none=True)}
     folder = campaign.begun(result_dir, f"{scenario.name}-{new_run_id()}", plan)
     return run_scenario(made, folder, command)
 
 
-def run_scenario(made: Planned, folder: Path, command: Sequence[str], *, ready: Ready = campaign.as_it_is) -> Compared:
+def run_scenario(
+    made: Planned,
+    folder: Path,
+    command: Sequence[str],
+    *,
+    ready: Ready = campaign.as_it_is,
+    retry_invalid: bool = False,
+) -> Compared:
     """Run what of a scenario is not in `folder` yet, and print the tables of all. Raises as `execute` does."""
     scenario, limits = made.scenario, made.limits
     served = tokenizer.load(scenario.tokenizer)
     plans = Plans(scenario, made.targets, limits, served=served, command=command, echo=say)
-    work = Campaign(folder, plans.plan, ready=ready)
+    work = Campaign(folder, plans.plan, ready=ready, retry_invalid=retry_invalid)
     loads: Sequence[LoadResult] = []
     try:
         work.run(made.order, [trace_of(scenario, cell.block).span_s for cell in made.order])
@@ -135,7 +144,7 @@ def run_scenario(made: Planned, folder: Path, command: Sequence[str], *, ready: 
 
 def _check(scenario: Scenario, limits: Limits, targets: dict[str, Target], file: Path, order: Sequence[Cell]) -> None:
     """What only shows once the traces are made: classes that do not occur, a warm-up longer than its trace."""
-    known = {SHORT, LONG}
+    known = set(classes_of(scenario))
     check_classes(f"{file}: goodput", set(limits), known)
     for target in targets.values():
         check_classes(f"{file}: arms: {target.name}: priority", set(target.priority), known)

@@ -6,38 +6,66 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from bench.analysis.oracle import EngineSteps
 from bench.commands.arguments import say
 from bench.commands.exits import Exit
 from bench.errors import UsageError
+from bench.records.stored import read_json
+from bench.report.drill_table import FILE, describe
 from bench.report.material import read
+from bench.report.page import blocks, document
 from bench.report.whole_report import report
+from bench.simulation.profiles import PROFILES, calibrated
 
-HELP = "make tables and one HTML file from a run, a comparison or a ladder"
+HELP = "make tables and one HTML file from a run, a comparison, a ladder or drills"
 EXAMPLE = """example:
   gateway bench report runs/policies-20260101T000000Z-0a1b2c3d
 
 Prints the tables as Markdown, and writes report.html (one file, opens offline, light and dark) and report.md beside the
 records, or where --out says. It says first which runs are INVALID and why; figures are of the traces that count.
 
-exit codes: 0 all runs VALID, 2 usage, 4 some are INVALID"""
+exit codes: 0 all runs VALID (all drills passed), 1 a drill failed, 2 usage, 4 some runs are INVALID"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", type=Path, metavar="RUN_OR_COMPARISON")
+    parser.add_argument("folder", type=Path, metavar="FOLDER")
+    parser.add_argument(
+        "--calibration", type=Path, metavar="FILE", help="of the engine: first tokens are held against the step oracle"
+    )
     parser.add_argument("--out", type=Path, metavar="DIR", help="where report.html and report.md go (default: there)")
 
 
 def execute(args: argparse.Namespace, _command: Sequence[str]) -> int:
     """Raises UsageError."""
-    material = read(args.folder)
-    made = report(material)
+    markdown, html, code = (
+        _drilled(args.folder) if (args.folder / FILE).is_file() else _measured(args.folder, args.calibration)
+    )
     folder = args.out or args.folder
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "report.html").write_text(made.html(), encoding="utf-8")
-        (folder / "report.md").write_text(made.markdown(), encoding="utf-8")
+        (folder / "report.html").write_text(html, encoding="utf-8")
+        (folder / "report.md").write_text(markdown, encoding="utf-8")
     except OSError as error:
         raise UsageError(f"--out: {folder} cannot be written ({error.strerror}). Choose another.") from error
-    print(made.markdown(), end="")
+    print(markdown, end="")
     say(f"\n{folder / 'report.html'}")
-    return Exit.VALID if all(run.stored.valid for run in material.runs) else Exit.INVALID
+    return code
+
+
+def _measured(folder: Path, calibration: Path | None) -> tuple[str, str, int]:
+    material = read(folder)
+    made = report(material, None if calibration is None else _steps(calibration))
+    code = Exit.VALID if all(run.stored.valid for run in material.runs) else Exit.INVALID
+    return made.markdown(), made.html(), code
+
+
+def _steps(calibration: Path) -> EngineSteps:
+    engine = calibrated(PROFILES["cpu"], calibration)
+    return EngineSteps(engine.step_time, engine.request_s, engine.max_num_batched_tokens, engine.max_num_batched_tokens)
+
+
+def _drilled(folder: Path) -> tuple[str, str, int]:
+    held = read_json(folder / FILE)["drills"]
+    said = describe(held)
+    code = Exit.VALID if all(each["passed"] for each in held) else Exit.FAILURE
+    return f"{said}\n", document("fault drills: bench report", blocks(said)), code

@@ -12,10 +12,11 @@ from typing import Any
 from bench.commands import arguments
 from bench.errors import UsageError
 from bench.report.trace_table import describe
-from bench.trace import anonymous, foreign, groups, jsonl, random_arrivals, shaping
+from bench.trace import anonymous, groups, jsonl, random_arrivals, reading, shaping
 from bench.trace.arrivals import TOKENS_MAX, Trace
 from bench.trace.foreign import Format
 from bench.trace.intensity import parse_burst
+from bench.trace.reading import CLASSES, SHORT_TOKENS
 
 HELP = "look at, make, convert and anonymize arrival traces"
 EXAMPLE = """examples:
@@ -27,8 +28,6 @@ EXAMPLE = """examples:
 `convert` reads the Azure 2023 CSV, Mooncake's and vLLM's JSON lines, the BurstGPT CSV, a gateway's log and our format.
 Times that fall on ticks are spread within their tick with the seed, and the trace says so (--keep-ticks leaves them).
 `run --trace FILE` replays the result."""
-
-SHORT_TOKENS = 640
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -75,7 +74,7 @@ def _add_reading(parser: argparse.ArgumentParser, *, several: bool = False) -> N
     parser.add_argument(
         "--classes",
         nargs="+",
-        default=[f"short:{SHORT_TOKENS}", "long"],
+        default=list(CLASSES),
         metavar="CLASS[:TOKENS]",
         help=f"classes by prompt tokens, for files that name none (default short:{SHORT_TOKENS} long)",
     )
@@ -123,31 +122,15 @@ def execute(args: argparse.Namespace, _command: Sequence[str]) -> int:
 
 
 def _read(path: Path, args: argparse.Namespace) -> Trace:
-    """A file of any format as a trace; other times than its own begin at its first request."""
-    raw = jsonl.read_bytes(path)
-    try:
-        text = raw.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path}: not UTF-8 at byte {error.start}.") from error
-    kind = foreign.detect(text, str(path)) if args.format is None else Format(args.format)
-    if kind is Format.OURS:
-        return jsonl.decode(raw, str(path))
-    rule = shaping.parse_rule(args.classes, "--classes")
-    rows = foreign.parse(text, kind, str(path), args.unknown_output_tokens)
-    if not rows.rows:
-        raise UsageError(f"{path}: no request in it. Left out: {rows.left_out or 'nothing'}.")
-    arrivals = shaping.arrivals_of(rows.rows, rule)
-    origin: dict[str, Any] = {"label": "replay", "source": path.name, "format": str(kind), "classes": str(rule)}
-    if rows.left_out:
-        origin["left_out"] = rows.left_out
-    if args.unknown_output_tokens:
-        origin["unknown_output_tokens"] = args.unknown_output_tokens
-    return shaping.finished(arrivals, arrivals[-1].at_s, origin, rows.prefix_block_tokens)
+    kind = None if args.format is None else Format(args.format)
+    return reading.read(path, kind=kind, classes=args.classes, unknown_output_tokens=args.unknown_output_tokens)
 
 
 def _converted(args: argparse.Namespace) -> Trace:
     cancels = shaping.parse_cancels(args.cancel, "--cancel")
-    traces = [_unticked(_read(path, args), args) for path in args.files]
+    traces = [_read(path, args) for path in args.files]
+    if not args.keep_ticks:
+        traces = [reading.unticked(trace, args.seed) for trace in traces]
     origins = [dict(trace.origin) for trace in traces]
     origin: dict[str, Any] = origins[0] if len(origins) == 1 else {"label": "replay", "merged": origins}
     trace = shaping.merged(traces, origin)
@@ -172,15 +155,6 @@ def _converted(args: argparse.Namespace) -> Trace:
         arrivals = shaping.with_cancels(arrivals, cancels, args.seed)
         origin["cancels"] = {"of": list(args.cancel), "seed": args.seed}
     return shaping.finished(arrivals, span_s, origin, trace.prefix_block_tokens)
-
-
-def _unticked(trace: Trace, args: argparse.Namespace) -> Trace:
-    tick = None if args.keep_ticks else shaping.tick_s(trace.arrivals)
-    if tick is None:
-        return trace
-    arrivals = shaping.spread(trace.arrivals, tick, args.seed)
-    origin = {**trace.origin, "spread": {"tick_s": round(tick, 6), "seed": args.seed}}
-    return shaping.finished(arrivals, max(trace.span_s, arrivals[-1].at_s), origin, trace.prefix_block_tokens)
 
 
 def _generated(args: argparse.Namespace) -> Trace:

@@ -1,6 +1,6 @@
 """Requests that an engine is to compute with nothing beside them: token ids that no earlier prompt begins with.
 
-Owns the bodies and what of an answer counts as measured. Sends one at a time.
+Owns the bodies and what of an answer counts as measured. How many go at once is the caller's.
 """
 
 from __future__ import annotations

@@ -13,18 +13,19 @@ from typing import Any
 
 from bench.errors import UsageError
 from bench.records.request import RequestRecord, from_row
-from bench.records.store import LAST_FILE
+from bench.records.store import ENGINE_FILE, LAST_FILE
 
 
 @dataclass(frozen=True, slots=True)
 class StoredRun:
-    """One run. `run`, `measurements` and `verdict` are the files of these names."""
+    """One run. `run`, `measurements` and `verdict` are the files of these names; engine: readings of it, if any."""
 
     folder: Path
     run: Mapping[str, Any]
     records: Sequence[RequestRecord]
     measurements: Mapping[str, Any]
     verdict: Mapping[str, Any]
+    engine: Sequence[Mapping[str, Any]] = ()
 
     @property
     def valid(self) -> bool:
@@ -44,16 +45,21 @@ def read_run(folder: Path) -> StoredRun:
     if not is_whole(folder):
         raise UsageError(f"{folder}: no whole run. It has a {LAST_FILE} where it is one.")
     try:
-        lines = (folder / "requests.jsonl").read_text(encoding="utf-8").splitlines()
+        lines = _lines(folder / "requests.jsonl", must_be=True)
         return StoredRun(
             folder=folder,
             run=read_json(folder / "run.json"),
             records=[from_row(json.loads(line)) for line in lines],
             measurements=read_json(folder / "measurements.json"),
             verdict=read_json(folder / "verdict.json"),
+            engine=[json.loads(line) for line in _lines(folder / ENGINE_FILE)],
         )
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise UsageError(f"{folder}: cannot be read as a run ({error}).") from error
+
+
+def _lines(path: Path, *, must_be: bool = False) -> list[str]:
+    return path.read_text(encoding="utf-8").splitlines() if must_be or path.is_file() else []
 
 
 def runs_in(folder: Path) -> list[Path]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from bench.analysis.step_model import Estimate, StepModel, decode, prefill
-from bench.calibration import DECODE_PROMPT_TOKENS, DECODE_TOKENS, Measured
+from bench.calibration import DECODE_PROMPT_TOKENS, DECODE_TOKENS, TOGETHER, Measured
 from bench.report.tables import milliseconds, table
 
 _TERMS = {
     "request_s": ("a request, beside its steps", 1e3, "ms"),
     "base_s": ("a: a step", 1e3, "ms"),
     "per_token_s": ("1/R: a token", 1e6, "µs"),
-    "per_token_context_s": ("q: a token and token before it", 1e9, "ns"),
+    "per_token_context_s": ("q: a token and token of a step before", 1e9, "ns"),
+    "per_sequence_s": ("a request in a step", 1e6, "µs"),
+    "per_token_chunk_s": ("q': a token and token of the same step", 1e9, "ns"),
 }
 
 
@@ -23,6 +25,9 @@ def describe(fitted: StepModel, measured: Measured, step_tokens: int) -> str:
     steps = DECODE_TOKENS - 1
     predicted_s = fitted.seconds(decode(DECODE_PROMPT_TOKENS, steps, 1.0)) / steps
     rows.append(["decode step", *_compared(measured.decode_step_s, predicted_s)])
+    if measured.together_step_s:
+        each = decode(DECODE_PROMPT_TOKENS, steps, 1.0, sequences=TOGETHER)
+        rows.append([f"decode step of {TOGETHER}", *_compared(measured.together_step_s, fitted.seconds(each) / steps)])
     error = f"median {fitted.error_median:.1%}, p95 {fitted.error_p95:.1%}"
     return "\n\n".join(
         [

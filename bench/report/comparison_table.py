@@ -16,7 +16,8 @@ def describe(results: Sequence[LoadResult]) -> str:
 
 def _load(result: LoadResult) -> str:
     load = result.load
-    title = f"### {load.label}: {load.rate_per_s:.3g} requests/s, {load.mix} short/long by count"
+    mix = f"{load.mix} short/long by count" if "/" in load.mix else load.mix
+    title = f"### {load.label}: {load.rate_per_s:.3g} requests/s, {mix}"
     said = [f"Traces: {', '.join(result.traces) or 'none'}."]
     if result.left_out:
         said.append(

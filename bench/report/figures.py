@@ -63,6 +63,7 @@ class Figures:
         made.append(_section("First token: share of all offered requests that had it by then", arms, self._curves()))
         made.append(_section("What became of the offered requests", ends, self._outcomes()))
         made.append(_section("Age of the oldest request without a first token, over time", arms, self._ages()))
+        made.append(_section("Requests that wait inside the engine, over time", arms, self._engine()))
         return [each for each in made if each]
 
     def _of_class(self) -> Iterable[tuple[str, str, list[LoadResult]]]:
@@ -191,6 +192,22 @@ class Figures:
                 charts.append(_chart(title, lines(f"Oldest age over time: {title}", x, y, series)))
         return charts
 
+    def _engine(self) -> list[str]:
+        """Where the engine was read during the runs; of the first trace that counts."""
+        charts = []
+        for result in sorted((each for each in self.results if each.arms), key=lambda each: each.load.mix):
+            runs = {run.arm: run for run in reversed(self._runs(result))}
+            series = [
+                Series(arm, number, _waiting(runs[arm])) for number, arm in enumerate(self.material.arms) if arm in runs
+            ]
+            points = [point for own in series for point in own.points]
+            if points:
+                x = linear("seconds from the start of the run", [point.x for point in points])
+                y = linear("waiting", [point.y for point in points])
+                title = f"{_said(result.load)}, {result.traces[0]}"
+                charts.append(_chart(title, lines(f"Waiting in the engine over time: {title}", x, y, series)))
+        return charts
+
     def _runs(self, result: LoadResult) -> list[ReportRun]:
         """Those that count, in the order of their traces."""
         own = [run for run in self.material.runs if run.load == result.load and run.trace in result.traces]
@@ -243,6 +260,14 @@ def _bar(label: str, measured: ClassMeasure) -> Bar:
 
 def _ages(run: ReportRun, name: str, times: Sequence[float]) -> list[float]:
     return oldest_ages_s([each for each in run.stored.records if each.class_name == name], times)
+
+
+def _waiting(run: ReportRun) -> list[Point]:
+    return [
+        Point(line["at_ms"] / 1000, line["waiting"])
+        for line in run.stored.engine
+        if "waiting" in line and line["at_ms"] >= 0
+    ]
 
 
 def _end_s(run: ReportRun) -> float:

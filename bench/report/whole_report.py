@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 
-from bench.analysis.comparison import ALL, LoadResult, compare
+from bench.analysis.comparison import ALL, Load, LoadResult, compare
 from bench.analysis.cost import cost
+from bench.analysis.oracle import EngineSteps, OverOracle, over_oracle
 from bench.analysis.paired import Difference, differences
 from bench.records.request import Outcome
-from bench.report import difference_table
+from bench.report import difference_table, engine_table, oracle_table
 from bench.report.comparison_table import describe
 from bench.report.figures import Figures
-from bench.report.material import Material
+from bench.report.material import Material, ReportRun
 from bench.report.page import blocks, document
 from bench.report.tables import NOTHING, table
 
@@ -27,6 +28,7 @@ class Report:
     material: Material
     results: Sequence[LoadResult]
     differences: Sequence[Difference]
+    oracle: Sequence[tuple[Load, str, str, OverOracle]] = ()
 
     def markdown(self) -> str:
         parts = [f"# {self.material.title}", self._summary(), *self._verdicts(), self._tables()]
@@ -53,6 +55,8 @@ class Report:
             said = "INVALID"
         if missing:
             said += f"; {missing} of {self.material.planned} planned runs are missing"
+        if self.material.repeated:
+            said += f"; {self.material.repeated} INVALID runs were repeated"
         if self.material.knee_per_s is not None:
             said += f"; knee at {self.material.knee_per_s:g} requests/s"
         return said
@@ -69,14 +73,34 @@ class Report:
         lines = [f"- {run.stored.run['cell_id']}: {'; '.join(run.stored.verdict['reasons'])}" for run in bad]
         if len(lines) > REASONS_SHOWN:
             lines = [*lines[:REASONS_SHOWN], f"- and {len(lines) - REASONS_SHOWN} more"]
+        lines += [f"- {arm}: {said}" for arm, said in self.material.about.items()]
         notes = sorted({note for run in self.material.runs for note in run.stored.verdict["notes"]})
         lines += [f"- note: {note}" for note in notes[:REASONS_SHOWN]]
         return ["\n".join(lines)] if lines else []
 
     def _tables(self) -> str:
         first = self.material.arms[0]
-        parts = [describe(self.results), difference_table.describe(self.differences, first), self._costs()]
+        parts = [
+            describe(self.results),
+            oracle_table.describe(self.oracle),
+            self._engines(),
+            difference_table.describe(self.differences, first),
+            self._costs(),
+        ]
         return "\n\n".join(part for part in parts if part)
+
+    def _engines(self) -> str:
+        found = [
+            (
+                result.load,
+                arm,
+                [run.stored.measurements["engine"] for run in runs if "engine" in run.stored.measurements],
+            )
+            for result in self.results
+            for arm in self.material.arms
+            if (runs := _counted(self.material, result, arm))
+        ]
+        return engine_table.describe(found)
 
     def _costs(self) -> str:
         per_hour = self.material.cost_per_hour
@@ -98,10 +122,33 @@ class Report:
         return f"### Cost\n\n{said}\n\n{table(head, rows)}"
 
 
-def report(material: Material) -> Report:
+def report(material: Material, steps: EngineSteps | None = None) -> Report:
+    """steps: of the engine, from its calibration; without them there is nothing about the step oracle."""
     runs = [run.as_arm_run() for run in material.runs]
+    results = compare(runs, material.arms, material.limits)
     return Report(
         material,
-        compare(runs, material.arms, material.limits),
+        results,
         differences(runs, material.arms, material.limits, again=material.again),
+        [] if steps is None else _over_oracle(material, results, steps),
     )
+
+
+def _over_oracle(
+    material: Material, results: Sequence[LoadResult], steps: EngineSteps
+) -> list[tuple[Load, str, str, OverOracle]]:
+    found: list[tuple[Load, str, str, OverOracle]] = []
+    for result in results:
+        for name in material.class_names:
+            for arm in material.arms:
+                own = replace(steps, chunk_tokens=material.chunk_tokens.get(arm, steps.step_tokens))
+                records = [run.stored.records for run in _counted(material, result, arm)]
+                over = over_oracle(records, name, own)
+                if over is not None:
+                    found.append((result.load, name, arm, over))
+    return found
+
+
+def _counted(material: Material, result: LoadResult, arm: str) -> list[ReportRun]:
+    """The arm's runs of the traces that count."""
+    return [run for run in material.runs if (run.load, run.arm) == (result.load, arm) and run.trace in result.traces]

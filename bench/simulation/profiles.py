@@ -36,7 +36,8 @@ class Profile:
 
     def to_json(self) -> dict[str, Any]:
         """What a record says of it."""
-        return {"name": self.name, "about": self.about, "request_s": self.request_s, **asdict(self.step_time)}
+        costs = {name: value for name, value in asdict(self.step_time).items() if value is not None}
+        return {"name": self.name, "about": self.about, "request_s": self.request_s, **costs}
 
 
 PROFILES = {
@@ -90,6 +91,8 @@ class _Calibration(BaseModel):
     base_s: _Estimate
     per_token_s: _Estimate
     per_token_context_s: _Estimate
+    per_sequence_s: _Estimate | None = None
+    per_token_chunk_s: _Estimate | None = None
     request_s: _Estimate
 
 
@@ -103,6 +106,8 @@ def calibrated(profile: Profile, path: Path, end: End = "value") -> Profile:
         base_s=said.base_s.at(end),
         per_token_s=said.per_token_s.at(end),
         per_token_context_s=said.per_token_context_s.at(end),
+        per_sequence_s=0.0 if said.per_sequence_s is None else said.per_sequence_s.at(end),
+        per_token_chunk_s=None if said.per_token_chunk_s is None else said.per_token_chunk_s.at(end),
     )
     return replace(
         profile,

@@ -24,7 +24,7 @@ PROBED_TOKENS = (64, 128, 256, 512, 1024, 2048)
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """One arm, ready to be played. engines: of all gateways together, each of them has its share of its own.
+    """One arm, ready to be played. engines: of all gateways together; each has its share, or sends to all of them.
 
     service_classes: of each class of the trace. priority: of each class, sent instead of the policy's. tenants: of each
     class.
@@ -36,6 +36,7 @@ class Setup:
     profile: Profile
     engines: int
     gateways: int
+    shared_engines: bool
     service_classes: dict[str, str]
     priority: dict[str, int]
     tenants: int
@@ -66,8 +67,7 @@ class Setup:
         step_time, step_tokens, samples = self.profile.step_time, self.flags.max_num_batched_tokens, []
         for tokens in PROBED_TOKENS:
             steps = -(-tokens // step_tokens)
-            seconds = steps * step_time.base_s + step_time.chunk_s(tokens, 0)
-            samples.append(PrefillSample(tokens, steps, seconds))
+            samples.append(PrefillSample(tokens, steps, step_time.prefill_s(tokens, step_tokens)))
         return samples
 
 

@@ -13,19 +13,32 @@ from bench.simulation.kv_blocks import Block
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """τ = a + n·per_token + Σ q·n·(context + n/2), seconds. Defaults: measured on a CPU engine with a tiny model."""
+    """τ = a + n·per_token + s·per_sequence + Σ q·n·context + Σ q'·n²/2, seconds; s: the requests in the step.
+
+    per_token_chunk_s: q', of tokens of the same step; None: as q. Defaults: measured on a CPU engine with a tiny model.
+    """
 
     base_s: float = 0.003
     per_token_s: float = 1 / 27_800
     per_token_context_s: float = 54e-9
+    per_sequence_s: float = 0.0
+    per_token_chunk_s: float | None = None
 
     def chunk_s(self, tokens: int, context: int) -> float:
         """Return what one request's tokens add to a step."""
-        return tokens * self.per_token_s + self.per_token_context_s * tokens * (context + tokens / 2)
+        return self.step_s(tokens, 1, tokens * context, tokens * tokens) - self.base_s
 
-    def step_s(self, tokens: int, attended: int) -> float:
-        """Return how long a step takes. attended: the sum of n·(2·context + n), whole, so that its order is nothing."""
-        return self.base_s + tokens * self.per_token_s + self.per_token_context_s * attended / 2
+    def prefill_s(self, tokens: int, step_tokens: int) -> float:
+        """Return how long the steps of a prompt take that has the engine to itself."""
+        starts = range(0, tokens, step_tokens)
+        return sum(self.base_s + self.chunk_s(min(step_tokens, tokens - start), start) for start in starts)
+
+    def step_s(self, tokens: int, sequences: int, context: int, chunks: int) -> float:
+        """Return how long a step takes. context: the sum of n·context, chunks: of n²; whole, so that no order shows."""
+        per_pair_s = self.per_token_context_s
+        within_s = per_pair_s if self.per_token_chunk_s is None else self.per_token_chunk_s
+        each_s = tokens * self.per_token_s + sequences * self.per_sequence_s
+        return self.base_s + each_s + per_pair_s * context + within_s * chunks / 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +65,11 @@ class EngineFlags:
 class EngineRequest:
     """One request inside the engine.
 
-    Its first prefix_tokens tokens are those of every request with the same prefix; all others
-    are its own. computed: tokens scheduled so far. sampled: output tokens scheduled so far; delivered: those whose step
-    has ended. in_flight: its steps that have not ended; stale: those of them scheduled before a preemption.
-    cached_tokens: found in the prefix cache, over all its admissions. lost_tokens: computed, and lost by preemption.
+    Its first prefix_tokens tokens are those of every request with the same prefix; all others are its own. arrived and
+    rank: its place in the order of arrival and in that of admission. computed: tokens scheduled so far. sampled: output
+    tokens scheduled so far; delivered: those whose step has ended. in_flight: its steps that have not ended; stale:
+    those of them scheduled before a preemption. cached_tokens: found in the prefix cache, over all its admissions.
+    lost_tokens: computed, and lost by preemption.
     """
 
     id: int
@@ -65,6 +79,7 @@ class EngineRequest:
     prefix: int = 0
     prefix_tokens: int = 0
     arrived: int = 0
+    rank: int = 0
     computed: int = 0
     sampled: int = 0
     delivered: int = 0
@@ -105,9 +120,17 @@ class EngineRequest:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One scheduled step: tokens by request id, in the order given out; who gets a first token and who ends by it."""
+    """One scheduled step: tokens by request id, in the order given out; who gets a first token and who ends by it.
+
+    grouped: requests beside those, of which each gets its next token.
+    """
 
     tokens: dict[int, int]
     duration_s: float
     first_tokens: tuple[int, ...]
     ended: tuple[int, ...]
+    grouped: int = 0
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.tokens and not self.grouped

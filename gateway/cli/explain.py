@@ -75,7 +75,10 @@ def _ask(options: argparse.Namespace) -> int:
 
 def render(said: Mapping[str, Any]) -> Iterator[str]:
     """Write `/api/explain` as text, line by line."""
-    yield f"{said['request_id']}  {said['route']}"
+    yield f"{said['request_id']}  {said['route'] or 'a route that is not there'}"
+    if not said["takes_engine_time"]:
+        yield from _aside(said)
+        return
     yield from _who(said)
     if said["line"] is not None:
         yield from _line("When it arrived", said["line"], is_in_it=said["waited_s"] != 0)
@@ -83,6 +86,22 @@ def render(said: Mapping[str, Any]) -> Iterator[str]:
         yield from _line("When its wait ended", said["line_at_end"], is_in_it=False)
     yield from _wait(said)
     yield from _end(said)
+
+
+def _aside(said: Mapping[str, Any]) -> Iterator[str]:
+    """Say why there is so little: nothing was weighed."""
+    known = said["service_class"] != "none"
+    who = f"Class {said['service_class']}." if known else "Whose it was did not matter, or was not known."
+    if said["route"] is not None:
+        yield "Requests of this route take no engine time: this one was not counted and waited in no line."
+    yield f"{who} " + (
+        "The gateway answered it by itself."
+        if said["engine"] is None
+        else f"It was passed on to engine {said['engine']}."
+    )
+    status = "It got no answer" if said["status"] is None else f"It was answered with status {said['status']}"
+    yield f"{status}, {said['took_s']:.3f} s after it arrived."
+    yield from _refusal(said["refusal"])
 
 
 def _who(said: Mapping[str, Any]) -> Iterator[str]:
@@ -144,7 +163,10 @@ def _end(said: Mapping[str, Any]) -> Iterator[str]:
         return
     status = "" if said["status"] is None else f" (status {said['status']})"
     yield f"{_OUTCOMES[said['outcome']]}{status}, {said['took_s']:.3f} s after it arrived."
-    refusal = said["refusal"]
+    yield from _refusal(said["refusal"])
+
+
+def _refusal(refusal: Mapping[str, Any] | None) -> Iterator[str]:
     if refusal is None:
         return
     numbers = "" if refusal["limit"] is None else f" Limit {refusal['limit']:g}, observed {refusal['observed'] or 0:g}."

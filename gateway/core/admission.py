@@ -17,7 +17,6 @@ from gateway.core import early_rejection
 from gateway.core.classify import engine_priority
 from gateway.core.engine import Engine
 from gateway.core.fleet import Fleet
-from gateway.core.lanes import Lanes
 from gateway.core.ledger import needs_of
 from gateway.core.line import is_half_late
 from gateway.core.plan import Plan
@@ -25,7 +24,6 @@ from gateway.core.refusals import Refusals, no_engine
 from gateway.core.repeats import Repeats
 from gateway.core.standing import Ahead
 from gateway.core.steptime import PrefillSample, StepModel
-from gateway.core.tenants import Tenants
 from gateway.core.ticket import (
     ENDED,
     RUNNING,
@@ -42,8 +40,9 @@ from gateway.core.ticket import (
     Ticket,
 )
 from gateway.core.types import (
-    LONG,
-    SHORT,
+    CLIENT_GONE,
+    COMPLETED,
+    TIMED_OUT,
     EngineLoad,
     EngineSpec,
     LengthClass,
@@ -55,7 +54,6 @@ from gateway.core.types import (
 )
 from gateway.core.waiting import Waiting
 
-_CUT = frozenset({Outcome.CLIENT_GONE, Outcome.TIMED_OUT})
 _EMPTY_LINE = LineSnapshot(requests=0, prompt_tokens=0, body_bytes=0, oldest_offered_at=None)
 
 
@@ -64,30 +62,30 @@ class Admission:
 
     def __init__(self, plan: Plan, engines: Sequence[EngineSpec], seed: int = 0) -> None:
         self._offers = 0
-        self._waiting = Waiting()
+        self._waiting = Waiting(plan)
+        self._lanes, self._tenants = self._waiting.lanes, self._waiting.tenants
         self._refusals = Refusals(seed)
         self._early = early_rejection.EarlyRejection()
         self._repeats = Repeats()
-        self._tenants = Tenants(plan)
-        self._running: dict[int, Ticket] = {}
+        self._running: dict[Ticket, Engine] = {}
         self._drain_at: float | None = None
         self._plan = plan
         self.fleet = self._fleet = Fleet(engines, plan)
-        self._lanes = Lanes(plan)
 
     # ── what the gate calls ──
 
     def offer(self, assignment: Assignment, now: float) -> tuple[Ticket, list[Event]]:
         """Take in one request: the events tell whether it was dispatched, waits, or is refused."""
         events: list[Event] = []
-        if self._next_at() <= now:
+        if self._waiting.expires_at <= now or self._fleet.next_change_at() <= now:
             self._go_on(now, events)
         self._offers += 1
         fleet = self._fleet
         needs = needs_of(assignment, fleet.kv_block_tokens)
         tenant = self._tenants.named(assignment.class_plan, assignment.tenant)
-        share = self._waiting.share(assignment)
-        ticket = Ticket(self._offers, assignment, tenant, share, now, now + assignment.wait_s_max, WAITING, needs)
+        backlog, of_class = tenant.backlogs[needs[0]], tenant.class_backlogs[needs[0]]
+        deadline = now + assignment.wait_s_max
+        ticket = Ticket(self._offers, assignment, tenant, backlog, of_class, now, deadline, WAITING, needs)
         ticket.is_repeat = self._repeats.is_repeat(assignment, now)
         no = self._refused_at_arrival(ticket, now)
         if no is not None:
@@ -96,13 +94,11 @@ class Admission:
         ticket.cost_s = fleet.cost_s(assignment)
         if ticket.is_repeat:
             ticket.cost_s *= self._plan.repeat_cost
-        self._waiting.join(ticket, now)
-        lane = self._lanes[assignment.length_class]
-        lane.append(ticket)
         # Otherwise nothing can go that could not go before.
-        head = lane.head(now) if self._may_go() or fleet.divides else None
-        if head is not None and (head is ticket or head.assignment.engine is not None):
-            self._dispatch(now, events)
+        if self._waiting.join(ticket, now) and (fleet.has_slot(needs[0]) or fleet.divides):
+            head = self._lanes.by_length[needs[0]].head(now)
+            if head is ticket or (head is not None and head.assignment.engine is not None):
+                self._dispatch(now, events)
         if ticket.state is WAITING:
             self._seat(ticket, now, events)
         return ticket, events
@@ -112,13 +108,12 @@ class Admission:
         if ticket.state is not RUNNING or ticket.first_token_at is not None:
             return self.tick(now)
         ticket.first_token_at = now
-        assert ticket.engine is not None
         assert ticket.dispatched_at is not None
         engine_ttft_s = now - ticket.dispatched_at
-        engine = self._fleet[ticket.engine]
+        engine = self._running[ticket]
         engine.first_token(ticket, engine_ttft_s, now)
-        engine.judge(now, longs_wait=self._lanes[LONG].head(now) is not None)
-        events: list[Event] = [FirstToken(ticket, engine_ttft_s), *engine.dividing_changed(ticket)]
+        engine.judge(now, longs_wait=self._lanes.long.head(now) is not None)
+        events: list[Event] = [FirstToken(ticket, engine_ttft_s), *engine.parts.changed(ticket)]
         self._go_on(now, events)
         return events
 
@@ -134,12 +129,14 @@ class Admission:
         events: list[Event] = []
         if ticket.state is WAITING:
             waited_s = now - ticket.offered_at
-            self._leave_line(ticket, now, moved=True)
+            self._waiting.leave(ticket, now, served=False, moved=True)
         else:
-            if ticket.needs[0] and self._has_slice_at_engine(ticket):
+            if ticket.needs[0] and self._running[ticket].parts.courses.has_slice_out(ticket):
                 events.append(SliceEnded(ticket, SliceResult.CANCELLED))
-            self._leave_engine(ticket, now, cut=outcome in _CUT, output_tokens=output_tokens)
-            if ticket.first_token_at is None and outcome is not Outcome.COMPLETED:
+            self._leave_engine(
+                ticket, now, cut=outcome is CLIENT_GONE or outcome is TIMED_OUT, output_tokens=output_tokens
+            )
+            if ticket.first_token_at is None and outcome is not COMPLETED:
                 output_tokens = 0
             if output_tokens is not None:
                 self._refund(ticket, output_tokens)
@@ -152,8 +149,8 @@ class Admission:
     def requeue(self, ticket: Ticket, now: float, pause_s: float) -> list[Event]:
         """Put a dispatched ticket whose engine had no room back at the head of its flow; its deadline stays.
 
-        The engine gets nothing more for `pause_s`. A ticket whose deadline has passed meanwhile ends as expired, and
-        while draining one that may wait beyond the drain is refused.
+        The engine gets nothing more for `pause_s`. A ticket whose deadline has passed meanwhile ends as expired; one
+        that waiting cannot help is refused: beyond a drain, or for an engine that takes nothing new any more.
         """
         assert ticket.state is RUNNING, "only a dispatched ticket can come back"
         assert ticket.first_token_at is None, "an engine that has answered cannot have had no room"
@@ -164,8 +161,9 @@ class Admission:
         ticket.requeues += 1
         if self._drain_at is not None and ticket.deadline > self._drain_at:
             return [self._refuse(ticket, self._refusals.draining(ticket), now), *self.tick(now)]
-        self._waiting.join(ticket, now)
-        self._lanes[ticket.assignment.length_class].put_back(ticket)
+        if not self._fleet.may_yet_serve(ticket.assignment):
+            return [self._refuse(ticket, no_engine(ticket.assignment), now), *self.tick(now)]
+        self._waiting.come_back(ticket, now)
         return [Queued(ticket), *self.tick(now)]
 
     def observe(self, engine: str, load: EngineLoad, now: float) -> list[Event]:
@@ -175,18 +173,16 @@ class Admission:
 
     def accepted(self, ticket: Ticket, now: float, *, is_accepted: bool) -> list[Event]:
         """Note whether the engine would take a divided request: before its first slice, which goes for this alone."""
-        assert ticket.engine is not None
-        return self._fleet[ticket.engine].accepted(ticket, now, is_accepted=is_accepted) + self.tick(now)
+        return self._running[ticket].parts.accepted(ticket, now, is_accepted=is_accepted) + self.tick(now)
 
     def slice_ended(
         self, ticket: Ticket, now: float, *, computed: bool, cached_tokens: int | None = None
     ) -> list[Event]:
         """Note the end of the slice that `Proceed` asked for; cached_tokens: of its prefix, where the engine says."""
-        assert ticket.engine is not None
-        engine = self._fleet[ticket.engine]
-        held = engine.slice_ended(ticket, now, computed=computed, cached_tokens=cached_tokens)
+        engine = self._running[ticket]
+        held = engine.parts.slice_ended(ticket, engine.fit, now, computed=computed, cached_tokens=cached_tokens)
         result = SliceResult.COMPUTED if held else SliceResult.FAILED
-        return [SliceEnded(ticket, result), *engine.dividing_changed(ticket), *self.tick(now)]
+        return [SliceEnded(ticket, result), *engine.parts.changed(ticket), *self.tick(now)]
 
     def tick(self, now: float) -> list[Event]:
         """Expire every wait whose deadline has come, then dispatch whatever fits."""
@@ -196,7 +192,8 @@ class Admission:
 
     def next_tick_at(self) -> float | None:
         """Return when `tick` has something to do although nobody calls, or None."""
-        at = self._next_at()
+        first, change_at = self._waiting.first_to_expire(), self._fleet.next_change_at()
+        at = change_at if first is None else min(change_at, first.deadline)
         return None if at == inf else at
 
     def set_up(self, engine: str, up: bool, now: float) -> list[Event]:
@@ -209,8 +206,8 @@ class Admission:
         self._drain_at = deadline_at
         events: list[Event] = []
         self._expire(now, events)
-        beyond = [ticket for ticket in self._in_line() if ticket.deadline > deadline_at]
-        events += [self._refuse(ticket, self._refusals.draining(ticket), now) for ticket in beyond]
+        beyond = [ticket for ticket in self._waiting.tickets() if ticket.deadline > deadline_at]
+        events += [self._turn_away(ticket, self._refusals.draining(ticket), now) for ticket in beyond]
         self._dispatch(now, events)
         return events
 
@@ -221,18 +218,18 @@ class Admission:
     def reconfigure(self, plan: Plan, engines: Sequence[EngineSpec], now: float) -> list[Event]:
         """Put a new plan in force. Waiting tickets keep their place, deadline and plan; fairness is remembered.
 
-        Smaller budgets act by attrition. An engine that is gone takes nothing new and is dropped when it is idle.
+        Smaller budgets act by attrition. An engine that is gone takes nothing new and is dropped when it is idle;
+        whoever waits for it alone is refused.
         """
-        waiting = self._in_line()
         self._plan = plan
         self._fleet.configure(engines, plan)
-        self._lanes.reconfigure(plan)
-        self._tenants.reconfigure(plan)
-        for ticket in waiting:
-            self._lanes[ticket.assignment.length_class].append(ticket)
-        for tenant in self._tenants:
-            self._lanes.hold(tenant)
-        return self.tick(now)
+        self._waiting.reconfigure(plan)
+        events: list[Event] = []
+        self._expire(now, events)
+        in_vain = [ticket for ticket in self._waiting.tickets() if not self._fleet.may_yet_serve(ticket.assignment)]
+        events += [self._turn_away(ticket, no_engine(ticket.assignment), now) for ticket in in_vain]
+        self._dispatch(now, events)
+        return events
 
     def calibrated(self, engine: str, samples: Sequence[PrefillSample]) -> None:
         """Take prefills that had an idle engine to themselves: its step model starts anew from them."""
@@ -244,23 +241,19 @@ class Admission:
 
     def standing(self, ticket: Ticket) -> Ahead:
         """Return what stands in the ticket's way now: its line, and the budgets of the first few engines."""
-        in_line, in_lane = self._waiting.beside(ticket.assignment), self._lanes[ticket.assignment.length_class].requests
-        return Ahead(in_line, in_lane, self._fleet.standings(ticket))
+        in_lane = self._lanes.by_length[ticket.needs[0]].requests
+        return Ahead(ticket.class_backlog.requests, in_lane, self._fleet.standings(ticket))
 
     def snapshot(self) -> Snapshot:
         """Return what waits and what runs now; every class of the plan is present, also at 0."""
         empty = {(name, length): _EMPTY_LINE for name in self._plan.classes for length in LengthClass}
         return Snapshot(
             lines=empty | dict(self._waiting.lines()),
-            engines=self._fleet.snapshot(self._running.values()),
+            engines=self._fleet.snapshot(self._running),
             draining=self._drain_at is not None,
         )
 
     # ── in and out of lines ──
-
-    def _next_at(self) -> float:
-        change_at, deadline = self._fleet.next_change_at(), self._waiting.next_deadline()
-        return change_at if change_at < deadline else deadline
 
     def _go_on(self, now: float, events: list[Event]) -> None:
         """Do what is due, waits that end first; what happens joins `events`."""
@@ -271,7 +264,7 @@ class Admission:
         if self._drain_at is not None:
             return self._refusals.draining(ticket)
         if not self._fleet.may_serve(ticket.assignment):
-            return no_engine()
+            return no_engine(ticket.assignment)
         return self._early.at_arrival(ticket, self._plan, now)
 
     def _seat(self, ticket: Ticket, now: float, events: list[Event]) -> None:
@@ -280,24 +273,24 @@ class Admission:
         while (full := self._waiting.over_bound(ticket)) is not None:
             gives_way = ticket
             if assignment.class_plan.queue.newest_first_in_overload and full.resource is Resource.REQUESTS:
-                oldest = self._lanes[assignment.length_class].oldest_of_flow(ticket)
+                oldest = self._lanes.by_length[ticket.needs[0]].oldest_of_flow(ticket)
                 gives_way = oldest if is_half_late(oldest, now) else ticket
-            events.append(self._refuse(gives_way, full, now))
+            events.append(self._turn_away(gives_way, full, now))
             if gives_way is ticket:
                 return
         events.append(self._expired(ticket, now) if ticket.deadline <= now else Queued(ticket))
 
     def _expire(self, now: float, events: list[Event]) -> None:
-        while (ticket := self._waiting.expired(now)) is not None:
-            events.append(self._expired(ticket, now))
+        while self._waiting.expires_at <= now:
+            if (ticket := self._waiting.first_to_expire()) is not None and ticket.deadline <= now:
+                events.append(self._expired(ticket, now))
 
     def _expired(self, ticket: Ticket, now: float) -> Event:
         refusal = self._refusals.expired(ticket, now, any_engine=self._fleet.any_up)
-        return self._refuse(ticket, refusal, now, Outcome.EXPIRED)
+        return self._turn_away(ticket, refusal, now, Outcome.EXPIRED)
 
     def _refuse(self, ticket: Ticket, refusal: Refusal, now: float, outcome: Outcome = Outcome.REFUSED) -> Event:
-        if ticket in self._waiting:
-            self._leave_line(ticket, now, moved=False)
+        """End a ticket that is in no line."""
         ticket.state = ENDED
         self._tenants.forget_if_idle(ticket.tenant)
         self._repeats.refused(ticket.assignment, now)
@@ -305,17 +298,17 @@ class Admission:
         retry_s = self._refusals.retry_after_s(ticket, now) if refusal.retry_after_s is None else refusal.retry_after_s
         return Refused(ticket, replace(refusal, waited_s=waited_s, retry_after_s=retry_s), waited_s, outcome)
 
-    def _leave_line(self, ticket: Ticket, now: float, *, moved: bool) -> None:
-        self._lanes[ticket.assignment.length_class].remove(ticket)
-        self._waiting.leave(ticket, now, served=False, moved=moved)
+    def _turn_away(self, ticket: Ticket, refusal: Refusal, now: float, outcome: Outcome = Outcome.REFUSED) -> Event:
+        """End a ticket that waits."""
+        self._waiting.leave(ticket, now, served=False, moved=False)
+        return self._refuse(ticket, refusal, now, outcome)
 
     # ── to and from engines ──
 
     def _dispatch(self, now: float, events: list[Event]) -> None:
         fleet, lanes = self._fleet, self._lanes
-        if fleet.next_change_at() <= now:
-            fleet.settle(now)
-        while heads := lanes.heads(now):
+        fleet.settle(now)
+        while heads := lanes.heads(now, fleet.has_slot):
             if (choice := fleet.choose(heads)) is None:
                 if lanes.pass_over_bound(heads):
                     continue
@@ -325,67 +318,48 @@ class Admission:
             if hopeless is None:
                 self._send(ticket, engine, now, events)
             else:
-                events.append(self._refuse(ticket, hopeless, now))
-            if not self._may_go():
-                break
+                events.append(self._turn_away(ticket, hopeless, now))
         lanes.resume()
         if fleet.divides:  # after everything else that happens now
-            in_line = self._lanes[SHORT].head(now) is not None
+            in_line = lanes.short.head(now) is not None
             for each in fleet.dividing():
                 events += each.make_way(now, shorts_in_line=in_line)
 
-    def _may_go(self) -> bool:
-        """Whether anybody waits for whom an engine has a slot: under load most have none, and that is quickly seen."""
-        for is_long, lane in enumerate(self._lanes.by_length):
-            if lane.requests and self._fleet.has_slot(is_long):
-                return True
-        return False
-
     def _refused_at_dispatch(self, ticket: Ticket, engine: Engine, now: float) -> Refusal | None:
         early = self._plan.early_rejection
-        if early is None or not early.purges or self._lanes[ticket.assignment.length_class].requests < 2:
+        if early is None or not early.purges or self._lanes.by_length[ticket.needs[0]].requests < 2:
             return None
         return early_rejection.at_dispatch(ticket, engine.short_ttft_s(early.confidence), now)
 
     def _send(self, ticket: Ticket, engine: Engine, now: float, events: list[Event]) -> None:
         assignment, tenant = ticket.assignment, ticket.tenant
-        self._lanes[assignment.length_class].serve(ticket)
         self._waiting.leave(ticket, now, served=True, moved=True)
         self._fleet.take(ticket, engine, now)
         ticket.state, ticket.engine, ticket.dispatched_at = RUNNING, engine.name, now
-        self._running[ticket.id] = ticket
+        self._running[ticket] = engine
         tenant.running += 1
         if tenant.running >= tenant.running_max:
             self._lanes.hold(tenant)
         priority = engine_priority(assignment, ticket.deadline)
-        wants_parts = engine.wants_parts(ticket)
-        divided = wants_parts and engine.divide(ticket, now)
+        wants_parts = ticket.needs[0] == 1 and engine.parts.wants(ticket, engine.fit.model)
+        divided = wants_parts and engine.parts.divide(ticket, now)
         events.append(Dispatched(ticket, engine.name, priority, now - ticket.offered_at, divided))
         if wants_parts and not divided:
             events.append(SliceEnded(ticket, SliceResult.FALLBACK))
         if wants_parts:
-            events += engine.dividing_changed(ticket)
+            events += engine.parts.changed(ticket)
 
     def _leave_engine(self, ticket: Ticket, now: float, *, cut: bool, output_tokens: int | None = None) -> None:
-        assert ticket.engine is not None
-        engine = self._fleet[ticket.engine]
+        engine = self._running.pop(ticket)
         engine.leave(ticket, now, cut=cut, output_tokens=output_tokens)
         if engine.retired:
             self._fleet.drop_if_idle(engine)
-        del self._running[ticket.id]
         tenant = ticket.tenant
         tenant.running -= 1
         if tenant.is_set_aside:
             self._lanes.hold(tenant)
 
-    def _has_slice_at_engine(self, ticket: Ticket) -> bool:
-        assert ticket.engine is not None
-        return self._fleet[ticket.engine].courses.has_slice_out(ticket)
-
     def _refund(self, ticket: Ticket, output_tokens: int) -> None:
         unused_s = self._fleet.unused_s(ticket.assignment, output_tokens)
         if unused_s > 0.0:
-            self._lanes[ticket.assignment.length_class].refund(ticket, min(unused_s, ticket.cost_s))
-
-    def _in_line(self) -> list[Ticket]:
-        return sorted(self._waiting.tickets(), key=lambda ticket: ticket.id)
+            self._lanes.by_length[ticket.needs[0]].refund(ticket, min(unused_s, ticket.cost_s))

@@ -1,50 +1,28 @@
 """One engine as admission sees it: its ledger, whether it takes work, and how long its prefills take.
 
 Owns the charges that outlive their request (an abort takes effect at a step border) and those that end before it is
-heard of (a whole answer's first byte comes long after its prefill). Chooses nothing.
-
-One module, because what is charged, what comes due and what is learned of one engine change together: an answer's first
-token does all three.
+heard of (a whole answer's first byte comes long after its prefill). Chooses nothing; its long prompts in parts are
+`parts`' own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from math import ceil, inf
+from math import ceil
 
-from gateway.core.courses import Cache, Courses
 from gateway.core.drift import Drift
+from gateway.core.dues import Due, FirstTokens, HoldEnd, LongPause
 from gateway.core.estimate import Quantile
 from gateway.core.feedback import LongControl
 from gateway.core.lazy_heap import LazyHeap
 from gateway.core.ledger import EVERYTHING, NO_LONG_PREFILL, Budget, Ledger, caps_of
-from gateway.core.plan import LongPrefill, LongPrefillMode, NonStreamRelease, Plan
-from gateway.core.slices import Course, slice_end
+from gateway.core.parts import Parts
+from gateway.core.plan import Plan
 from gateway.core.steptime import Fit, PrefillSample, StepFit
-from gateway.core.ticket import RUNNING, Assignment, DividingChanged, Event, Proceed, Recalled, Ticket
-from gateway.core.types import SHORT, DividingSnapshot, EngineLoad, EngineSpec, LengthClass
+from gateway.core.ticket import RUNNING, Assignment, Event, Ticket
+from gateway.core.types import SHORT, DividingSnapshot, EngineLoad, EngineSpec
 
-_RELEASE_CONFIDENCE = 0.95
 _STEPS_IN_FLIGHT = 2
-
-
-@dataclass(frozen=True, slots=True)
-class LongPause:
-    """The end of a pause between two longs at an engine."""
-
-    engine: str
-
-
-@dataclass(frozen=True, slots=True)
-class HoldEnd:
-    """The moment at which a part of a long prompt goes though shorts wait, or may be taken back again."""
-
-    engine: str
-
-
-Due = Ticket | LongPause | HoldEnd
-"""What comes due by itself; each says its engine."""
 
 
 class Engine:
@@ -59,16 +37,15 @@ class Engine:
         "_control",
         "_drift",
         "_due",
-        "_hold_end",
         "_long_pause",
         "_plan",
-        "_ratios",
         "_short_ttfts_s",
-        "courses",
+        "first_tokens",
         "fit",
         "ledger",
         "limits",
         "name",
+        "parts",
         "paused_until",
         "retired",
         "up",
@@ -78,13 +55,12 @@ class Engine:
     def __init__(self, spec: EngineSpec, plan: Plan, due: LazyHeap[Due]) -> None:
         self.name = spec.name
         self.fit: Fit = StepFit()
-        self.courses = Courses()
-        self._hold_end = HoldEnd(spec.name)
         self.ledger = Ledger({})
+        self.first_tokens = FirstTokens(due)
+        self.parts = Parts(spec.name, self.ledger, self.first_tokens, due)
         self.up = spec.up
         self.retired = False
         self.paused_until: float | None = None
-        self._ratios = {length: Quantile() for length in LengthClass}
         self._short_ttfts_s = (Quantile(), Quantile())
         self._drift = Drift()
         self._alone: Ticket | None = None
@@ -99,8 +75,9 @@ class Engine:
         self.weight = spec.weight
         self._chunk_tokens = spec.limits.chunk_tokens
         self._plan = plan
-        self.courses.configure(spec.limits)
-        prefills_max = plan.admission.long_prefills_max
+        self.parts.configure(spec.limits, plan)
+        self.first_tokens.configure(plan.admission.non_stream_release)
+        prefills_max = caps_of(plan.admission, spec.limits).get(Budget.LONG_PREFILLS)
         if plan.feedback is None or prefills_max is None:
             self._control = None
             self._end_long_pause()
@@ -156,127 +133,33 @@ class Engine:
     def take(self, ticket: Ticket, now: float) -> None:
         """Charge a ticket that is sent now."""
         ledger = self.ledger
-        self._alone = None if ledger.in_prefill else ticket
+        self._alone = None if ledger.prefills else ticket
         ticket.beside_long = ledger.long_prefills > 0
         ledger.charge(ticket)
-        self.courses.disturb()
+        self.parts.courses.disturb()
         ticket.prefill_s = self.fit.model.prefill_s(ticket.assignment.prompt_tokens, self._chunk_tokens)
         if not ticket.assignment.stream:
-            self._expect_first_token(ticket, ticket.prefill_s, now)
-
-    # ── long prompts in parts ──
-
-    def wants_parts(self, ticket: Ticket) -> bool:
-        """Tell whether the plan has this prompt computed in parts, and it is long enough for two."""
-        plan, assignment = self._parts_plan(ticket), ticket.assignment
-        if plan is None or not ticket.needs[0] or not assignment.is_divisible:
-            return False
-        if plan.mode is LongPrefillMode.RECALLED:
-            return True
-        limits = self.limits
-        return None is not slice_end(
-            self.fit.model,
-            done_tokens=0,
-            prompt_tokens=assignment.prompt_tokens,
-            slice_s=plan.slice_s,
-            step_tokens=limits.step_tokens,
-            block_tokens=limits.kv_block_tokens,
-        )
-
-    def divide(self, ticket: Ticket, now: float) -> bool:
-        """Let the ticket's prompt be computed in parts; False where this engine's cache does not carry that now."""
-        plan = self._parts_plan(ticket)
-        assert plan is not None, "asked after wants_parts"
-        if not self.courses.trust.tries(now):
-            return False
-        self._due.discard(ticket)
-        self.courses.begin(ticket, plan, now)
-        return True
-
-    def accepted(self, ticket: Ticket, now: float, *, is_accepted: bool) -> list[Event]:
-        """Take in whether the engine would take the request; what it would refuse goes there whole, at once."""
-        if is_accepted:
-            self.courses.accepted(ticket, now)
-            return []
-        self.courses.end(ticket)
-        return [Proceed(ticket, None)]
+            self.first_tokens.expect(ticket, ticket.prefill_s, now)
 
     def make_way(self, now: float, *, shorts_in_line: bool) -> list[Event]:
         """Let the next part of a long prompt go, or take one back for shorts."""
-        events: list[Event] = []
-        shorts_wait = shorts_in_line or self.ledger.short_prefill_tokens > 0
-        if shorts_wait and (ticket := self._recall(now)) is not None:
-            events.append(Recalled(ticket))
-        if (course := self._next_part(now, shorts_wait=shorts_wait)) is not None:
-            events.append(Proceed(course.ticket, None if course.at_request else course.sent_tokens))
-        return events
-
-    def _next_part(self, now: float, *, shorts_wait: bool) -> Course | None:
-        """Send the next part that may go, and note when the one after it may; none to an engine that has no room."""
-        if self.paused_until is not None:
-            return None
-        course = self.courses.next_part(self.fit.model, now, shorts_wait=shorts_wait, cache=self._cache())
-        if course is not None and course.at_request:
-            self._expect_first_token(course.ticket, self.courses.rest_s(course.ticket, self.fit.model), now)
-        changes_at = self.courses.changes_at(self.fit.model, now)
-        if changes_at == inf:
-            self._due.discard(self._hold_end)
-        else:
-            self._due.push(self._hold_end, changes_at)
-        return course
-
-    def _recall(self, now: float) -> Ticket | None:
-        """Take back the request that makes way for a short, where there is one that may."""
-        ticket = self.courses.recallable(self.fit.model, now, self._cache())
-        if ticket is not None:
-            self._due.discard(ticket)
-            self.courses.recalled(ticket, self.fit.model, now)
-        return ticket
-
-    def _cache(self) -> Cache:
-        short_tokens = self._plan.admission.short_prefill_tokens_max or 0
-        return Cache(self.ledger.cap(Budget.KV_TOKENS), self.ledger.kv_tokens, short_tokens)
-
-    def slice_ended(self, ticket: Ticket, now: float, *, computed: bool, cached_tokens: int | None) -> bool:
-        """Take in the end of a slice; False where it failed, or found no cache. One alone teaches its time."""
-        part = self.courses.part_out(ticket)
-        held = self.courses.slice_ended(ticket, self.fit.model, now, computed=computed, cached_tokens=cached_tokens)
-        if part is not None and computed and (held or not part.context_tokens):
-            tokens = part.end_tokens - part.context_tokens
-            self.fit.observe(
-                prompt_tokens=tokens,
-                steps=ceil(tokens / self.limits.step_tokens),
-                seconds=now - part.sent_at,
-                context_tokens=part.context_tokens,
-            )
-        return held is not False
-
-    def dividing_changed(self, ticket: Ticket) -> list[Event]:
-        """Tell once that long prompts go whole from here on, or in parts again."""
-        trust = self.courses.trust
-        return [DividingChanged(ticket, self.name, trust.why_whole)] if trust.takes_change() else []
+        is_paused = self.paused_until is not None
+        return self.parts.make_way(self.fit.model, now, shorts_in_line=shorts_in_line, is_paused=is_paused)
 
     def dividing(self) -> DividingSnapshot | None:
         """Return whether long prompts are divided here, and how far each is."""
-        plan = self._plan.admission.long_prefill
-        return None if plan is None else self.courses.snapshot(plan.mode.value, self.fit.model)
-
-    def _parts_plan(self, ticket: Ticket) -> LongPrefill | None:
-        """Return how the ticket's prompt is divided: as the plan it was judged by says, while the one in force does."""
-        in_force = self._plan.admission.long_prefill
-        return None if in_force is None else ticket.assignment.plan.admission.long_prefill
+        return self.parts.snapshot(self.fit.model)
 
     def first_token(self, ticket: Ticket, engine_ttft_s: float, now: float) -> None:
         """Give the prefill charge back, and learn from it where the prefill had the engine to itself."""
         self.ledger.release_prefill(ticket)
         self._due.discard(ticket)
-        course = self.courses.answered(ticket, self.fit.model, now)
+        course = self.parts.courses.answered(ticket, self.fit.model, now)
         if course is not None:
             engine_ttft_s = course.busy_s  # of its parts, without the holds between them
         elif ticket.assignment.stream:
-            length_class = ticket.assignment.length_class
-            self._ratios[length_class].add(engine_ttft_s / ticket.prefill_s)
-            if length_class is SHORT:
+            self.first_tokens.seen(ticket, engine_ttft_s)
+            if not ticket.needs[0]:
                 self._short_ttfts_s[ticket.beside_long].add(engine_ttft_s)
             if self._alone is ticket:
                 self._learn(ticket, engine_ttft_s)
@@ -286,9 +169,9 @@ class Engine:
             self._steer(self._control, ticket, engine_ttft_s, now)
 
     def calibrated(self, samples: Sequence[PrefillSample]) -> None:
-        """Start the step model anew from probes; ratios to the old one say nothing of the new."""
+        """Start the step model anew from probes."""
         self.fit.calibrate(samples)
-        self._ratios = {length: Quantile() for length in LengthClass}
+        self.first_tokens.forget()
 
     def judge(self, now: float, *, longs_wait: bool) -> None:
         """Adjust the long-prefill budget to what shorts got, where the plan asks for it."""
@@ -305,12 +188,7 @@ class Engine:
 
     def leave(self, ticket: Ticket, now: float, *, cut: bool, output_tokens: int | None = None) -> None:
         """End a ticket's stay; `cut`: the gateway aborted it, so it holds its place until the steps in flight end."""
-        self.courses.end(ticket)
-        if len(self.courses):
-            kept_tokens = ticket.needs[3]
-            if output_tokens is not None:
-                kept_tokens = min(kept_tokens, ticket.assignment.prompt_tokens + output_tokens)
-            self.courses.freed(kept_tokens)
+        self.parts.courses.left(ticket, output_tokens)
         self._due.discard(ticket)
         if self._alone is ticket:
             self._alone = None
@@ -326,24 +204,16 @@ class Engine:
         if isinstance(due, LongPause):
             self._long_pause = None
         elif isinstance(due, HoldEnd):
-            pass  # `next_part` is asked after every settling, and finds that the hold has ended
+            pass  # `make_way` is asked after every settling, and finds that the hold has ended
         elif due.state is RUNNING:
             self.ledger.release_prefill(due)
-            self.courses.served(due)
+            self.parts.courses.served(due)
         else:
             self.ledger.release(due)
 
-    def _expect_first_token(self, ticket: Ticket, prefill_s: float, now: float) -> None:
-        """Let a prefill charge go back by estimate, where the answer will not show when its prefill has ended."""
-        if ticket.assignment.stream or self._plan.admission.non_stream_release is NonStreamRelease.LAST_BYTE:
-            return
-        ratio = self._ratios[ticket.assignment.length_class].at(_RELEASE_CONFIDENCE)
-        if ratio is not None:
-            self._due.push(ticket, now + ratio * prefill_s)
-
     def forget_timers(self) -> None:
         """Take back what would come due: the engine is gone."""
-        self._due.discard(self._hold_end)
+        self.parts.forget_timers()
         self._end_long_pause()
 
     def _end_long_pause(self) -> None:

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from math import inf
 
-from gateway.core.engine import Due, Engine
+from gateway.core.dues import Due
+from gateway.core.engine import Engine
 from gateway.core.lazy_heap import LazyHeap
 from gateway.core.ledger import EVERYTHING, USED_BY, Budget
 from gateway.core.plan import Plan
@@ -51,19 +52,25 @@ class Fleet:
         """Whether a long prompt is under way in parts anywhere."""
         if self._may_divide:
             for engine in self._engines.values():
-                if engine.courses:
+                if engine.parts.courses:
                     return True
         return False
 
     def dividing(self) -> list[Engine]:
-        return [engine for engine in self._engines.values() if len(engine.courses)]
+        return [engine for engine in self._engines.values() if engine.parts.courses]
 
     def may_serve(self, assignment: Assignment) -> bool:
         """Tell whether an engine is up that can serve it."""
         if assignment.engine is None:
             return self.any_up
+        return self.may_yet_serve(assignment) and self._engines[assignment.engine].up
+
+    def may_yet_serve(self, assignment: Assignment) -> bool:
+        """Tell whether waiting may help: not where the one engine that could serve it takes nothing new any more."""
+        if assignment.engine is None:
+            return True
         engine = self._engines.get(assignment.engine)
-        return engine is not None and engine.up and not engine.retired and engine.weight > 0
+        return engine is not None and not engine.retired and engine.weight > 0
 
     def specs(self) -> list[EngineSpec]:
         """Return the engines of the configuration, as they are now."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from heapq import nlargest
+from typing import Any
 
 from gateway.core.lazy_heap import LazyHeap
 from gateway.core.line import Flow
@@ -20,13 +21,17 @@ _IDLE_TAGS_KEPT = 1024
 
 
 class _ClassLines:
-    """The flows of one service class in one lane, and the class's own tags."""
+    """The flows of one service class in one lane, and the class's own tags.
 
-    __slots__ = ("flow_kind", "flows", "idle_finish_tags", "plan", "ready", "start_tag", "virtual_time")
+    key: its place among the classes, least first; None: nothing of it is ready.
+    """
+
+    __slots__ = ("flow_kind", "flows", "idle_finish_tags", "key", "plan", "ready", "start_tag", "virtual_time")
 
     def __init__(self, plan: ClassPlan, kind: type[Flow]) -> None:
         self.plan = plan
         self.flow_kind = kind
+        self.key: Any = None
         self.start_tag = 0.0
         self.virtual_time = 0.0
         self.flows: dict[str, Flow] = {}
@@ -74,7 +79,7 @@ class Lane:
         lane = Lane(order)
         lane._virtual_time = self._virtual_time
         for name, lines in self._classes.items():
-            kept = lane._lines(classes.get(name, lines.plan))
+            kept = lane._new_lines(classes.get(name, lines.plan))
             kept.start_tag = lines.start_tag
             kept.virtual_time = lines.virtual_time
             kept.idle_finish_tags = lines.idle_finish_tags | {
@@ -82,18 +87,23 @@ class Lane:
             }
         return lane
 
-    def append(self, ticket: Ticket) -> None:
-        lines = self._lines(ticket.assignment.class_plan)
-        flow = lines.flows.get(ticket.tenant.name) or lines.new_flow(ticket.tenant)
+    def append(self, ticket: Ticket) -> bool:
+        """Let the ticket join the line of its tenant; False: it goes behind what was there in any case."""
+        class_plan, tenant = ticket.assignment.class_plan, ticket.tenant
+        lines = self._classes.get(class_plan.name) or self._new_lines(class_plan)
+        flow = lines.flows.get(tenant.name) or lines.new_flow(tenant)
         self.requests += 1
-        if flow.append(ticket):
-            self._lift(lines)
-            self._refile(lines, flow)
+        if not flow.append(ticket):
+            return False
+        self._lift(lines)
+        self._refile(lines, flow)
+        return True
 
     def put_back(self, ticket: Ticket) -> None:
         """Return a ticket to the head of its flow and give its cost back to the flow and the class."""
-        lines = self._lines(ticket.assignment.class_plan)
-        flow = lines.flows.get(ticket.tenant.name) or lines.new_flow(ticket.tenant)
+        class_plan, tenant = ticket.assignment.class_plan, ticket.tenant
+        lines = self._classes.get(class_plan.name) or self._new_lines(class_plan)
+        flow = lines.flows.get(tenant.name) or lines.new_flow(tenant)
         self.requests += 1
         self._lift(lines)
         flow.put_back(ticket)
@@ -103,20 +113,22 @@ class Lane:
 
     def remove(self, ticket: Ticket) -> None:
         """Take out a ticket that ends without being served."""
-        lines, flow = self._found(ticket)
+        lines = self._classes[ticket.assignment.class_plan.name]
+        flow = lines.flows[ticket.tenant.name]
         flow.remove(ticket)
         self.requests -= 1
         self._refile(lines, flow)
 
     def oldest_of_flow(self, ticket: Ticket) -> Ticket:
         """Return the oldest that waits of the ticket's own tenant and class; the ticket itself waits."""
-        _, flow = self._found(ticket)
-        assert flow.head is not None, "the ticket itself waits there"
-        return flow.head
+        head = self._classes[ticket.assignment.class_plan.name].flows[ticket.tenant.name].head
+        assert head is not None, "the ticket itself waits there"
+        return head
 
     def serve(self, ticket: Ticket) -> None:
         """Take out a ticket for dispatch and charge its cost to flow and class."""
-        lines, flow = self._found(ticket)
+        lines = self._classes[ticket.assignment.class_plan.name]
+        flow = lines.flows[ticket.tenant.name]
         flow.remove(ticket)
         self.requests -= 1
         cost_s = ticket.cost_s
@@ -134,7 +146,7 @@ class Lane:
         if lines is None:
             return
         lines.start_tag = _refunded(lines.start_tag, cost_s / lines.plan.weight, self._virtual_time)
-        self._first_is_known = False
+        self._rank(lines)
         tenant = ticket.assignment.tenant
         flow = lines.flows.get(tenant)
         if flow is not None:
@@ -156,7 +168,7 @@ class Lane:
         lines = self._classes.get(tenant.class_plan.name)
         if lines is not None and tenant.name in lines.flows:
             lines.ready.discard(lines.flows[tenant.name])
-            self._first_is_known = False
+            self._rank(lines)
 
     def bring_back(self, tenant: Tenant) -> None:
         """Serve a tenant again; the service it missed while it was at its own bound is not paid back."""
@@ -168,29 +180,15 @@ class Lane:
             self._refile(lines, flow)
 
     def _find_first(self) -> Flow | None:
-        best: Flow | None = None
-        best_key = None
-        class_key = self._order.class_key
+        best: _ClassLines | None = None
         for lines in self._classes.values():
-            first = lines.ready.first
-            if first is None:
-                continue
-            flow = first[2]
-            key = class_key(lines.plan, lines.start_tag, flow)
-            if best is None or key < best_key:
-                best, best_key = flow, key
-        return best
+            if lines.key is not None and (best is None or lines.key < best.key):
+                best = lines
+        return None if best is None or best.ready.first is None else best.ready.first[2]
 
-    def _lines(self, class_plan: ClassPlan) -> _ClassLines:
-        lines = self._classes.get(class_plan.name)
-        if lines is None:
-            lines = self._classes[class_plan.name] = _ClassLines(class_plan, flow_kind(self._order, class_plan))
+    def _new_lines(self, class_plan: ClassPlan) -> _ClassLines:
+        lines = self._classes[class_plan.name] = _ClassLines(class_plan, flow_kind(self._order, class_plan))
         return lines
-
-    def _found(self, ticket: Ticket) -> tuple[_ClassLines, Flow]:
-        tenant = ticket.tenant
-        lines = self._classes[tenant.class_plan.name]
-        return lines, lines.flows[tenant.name]
 
     def _lift(self, lines: _ClassLines) -> None:
         """A class that had nothing to serve starts at the virtual time: it saved up no credit."""
@@ -199,12 +197,18 @@ class Lane:
 
     def _refile(self, lines: _ClassLines, flow: Flow) -> None:
         """Put a flow whose head or tag changed in its place, or drop it once it is empty."""
-        self._first_is_known = False
         if flow.head is None:
             lines.ready.discard(flow)
             lines.forget(flow)
         elif not flow.tenant.is_set_aside:
             lines.ready.push(flow, self._order.flow_key(flow))
+        self._rank(lines)
+
+    def _rank(self, lines: _ClassLines) -> None:
+        """Put a class whose first flow or tag changed in its place."""
+        self._first_is_known = False
+        first = lines.ready.first
+        lines.key = None if first is None else self._order.class_key(lines.plan, lines.start_tag, first[2])
 
 
 def _refunded(tag: float, amount: float, virtual_time: float) -> float:

@@ -33,6 +33,7 @@ class Budget(IntEnum):
 
 _UNBOUND = 1 << 62
 _SHARED = (Budget.SLOTS, Budget.KV_TOKENS)
+_NO_SLOTS, _NO_KV = (1 << budget for budget in _SHARED)
 _OWN = (
     (Budget.SHORT_PREFILL_TOKENS, Budget.SHORT_SLOTS, Budget.SHORT_KV_TOKENS),
     (Budget.LONG_PREFILLS, Budget.LONG_SLOTS, Budget.LONG_KV_TOKENS),
@@ -93,39 +94,41 @@ def kv_reserves(admission: AdmissionPlan, kv_tokens: int) -> KvBudget:
 
 
 class _Side:
-    """What one length class holds of an engine, and how much it may hold, in the budgets that are its own."""
+    """What one length class holds of an engine, and how much it may hold, in the budgets that are its own.
 
-    __slots__ = ("kv_max", "kv_tokens", "prefill", "prefill_max", "slots", "slots_max")
+    no_prefill, no_slots, no_kv: the masks of these budgets.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = (
+        "kv_max",
+        "kv_tokens",
+        "no_kv",
+        "no_prefill",
+        "no_slots",
+        "prefill",
+        "prefill_max",
+        "slots",
+        "slots_max",
+    )
+
+    def __init__(self, own: Sequence[Budget]) -> None:
         self.prefill = self.slots = self.kv_tokens = 0
         self.prefill_max = self.slots_max = self.kv_max = _UNBOUND
+        self.no_prefill, self.no_slots, self.no_kv = (1 << budget for budget in own)
 
 
 class Ledger:
     """The charges of one engine against its caps. Every total is changed here alone.
 
-    slots, kv_tokens: held by both length classes. in_prefill: the ids of those whose prefill charge is still held;
-    long_prefill_tokens: of the long prompts among them.
+    prefills: how many hold their prefill charge still; long_prefill_tokens: of the long prompts among them.
     """
 
-    __slots__ = (
-        "_caps",
-        "_charged",
-        "_kv_max",
-        "_sides",
-        "_slots_max",
-        "in_prefill",
-        "kv_tokens",
-        "long_prefill_tokens",
-        "slots",
-    )
+    __slots__ = ("_caps", "_in_prefill", "_kv_max", "_sides", "_slots_max", "long_prefill_tokens", "prefills")
 
     def __init__(self, caps: Mapping[Budget, int]) -> None:
-        self.slots = self.kv_tokens = self.long_prefill_tokens = 0
-        self._sides = (_Side(), _Side())
-        self._charged: set[int] = set()
-        self.in_prefill: set[int] = set()
+        self.prefills = self.long_prefill_tokens = 0
+        self._sides = tuple(map(_Side, _OWN))
+        self._in_prefill: dict[int, bool] = {}
         self.set_caps(caps)
 
     def set_caps(self, caps: Mapping[Budget, int]) -> None:
@@ -137,69 +140,63 @@ class Ledger:
 
     def is_full(self, is_long: int) -> bool:
         """Whether no request of this length fits, however small: each takes a slot."""
-        own = self._sides[is_long]
-        return own.slots >= own.slots_max or self.slots >= self._slots_max
+        own, other = self._sides[is_long], self._sides[not is_long]
+        return own.slots >= own.slots_max or own.slots + other.slots >= self._slots_max
 
     def lacking(self, needs: Needs) -> int:
         """Return the budgets that stand in the way, as a mask; 0: it fits."""
         is_long, prefill, sequences, kv_tokens = needs
-        own = self._sides[is_long]
-        if (
-            own.prefill + prefill <= own.prefill_max
-            and own.slots + sequences <= own.slots_max
-            and own.kv_tokens + kv_tokens <= own.kv_max
-            and self.slots + sequences <= self._slots_max
-            and self.kv_tokens + kv_tokens <= self._kv_max
-        ):
-            return 0
-        amounts = (
-            (own.prefill, prefill, own.prefill_max),
-            (own.slots, sequences, own.slots_max),
-            (own.kv_tokens, kv_tokens, own.kv_max),
-            (self.slots, sequences, self._slots_max),
-            (self.kv_tokens, kv_tokens, self._kv_max),
-        )
-        budgets = (*_OWN[is_long], *_SHARED)
+        own, other = self._sides[is_long], self._sides[not is_long]
+        slots, kv = own.slots + other.slots, own.kv_tokens + other.kv_tokens
         mask = 0
-        for budget, (held, needed, cap) in zip(budgets, amounts, strict=True):
-            if held and held + needed > cap:
-                mask |= 1 << budget
+        if own.prefill + prefill > own.prefill_max and own.prefill:
+            mask |= own.no_prefill
+        if own.slots + sequences > own.slots_max and own.slots:
+            mask |= own.no_slots
+        if own.kv_tokens + kv_tokens > own.kv_max and own.kv_tokens:
+            mask |= own.no_kv
+        if slots + sequences > self._slots_max and slots:
+            mask |= _NO_SLOTS
+        if kv + kv_tokens > self._kv_max and kv:
+            mask |= _NO_KV
         return mask
 
     def charge(self, ticket: Ticket) -> None:
-        assert ticket.id not in self._charged, "a ticket is charged once"
-        self._charged.add(ticket.id)
-        self.in_prefill.add(ticket.id)
+        assert ticket.id not in self._in_prefill, "a ticket is charged once"
+        self._in_prefill[ticket.id] = True
+        self.prefills += 1
         is_long, prefill, sequences, kv_tokens = ticket.needs
         own = self._sides[is_long]
         own.prefill += prefill
         own.slots += sequences
         own.kv_tokens += kv_tokens
-        self.slots += sequences
-        self.kv_tokens += kv_tokens
         if is_long:
             self.long_prefill_tokens += ticket.assignment.prompt_tokens
 
     def release_prefill(self, ticket: Ticket) -> None:
         """Give back what only the prefill holds. Again, or after `release`: nothing happens."""
-        if ticket.id in self.in_prefill:
-            self.in_prefill.remove(ticket.id)
-            is_long, prefill, _, _ = ticket.needs
-            self._sides[is_long].prefill -= prefill
-            if is_long:
-                self.long_prefill_tokens -= ticket.assignment.prompt_tokens
+        if self._in_prefill.get(ticket.id):
+            self._in_prefill[ticket.id] = False
+            self._prefill_over(ticket)
 
     def release(self, ticket: Ticket) -> None:
         """Give back everything that is still held. Again: nothing happens."""
-        self.release_prefill(ticket)
-        if ticket.id in self._charged:
-            self._charged.remove(ticket.id)
-            is_long, _, sequences, kv_tokens = ticket.needs
-            own = self._sides[is_long]
-            own.slots -= sequences
-            own.kv_tokens -= kv_tokens
-            self.slots -= sequences
-            self.kv_tokens -= kv_tokens
+        in_prefill = self._in_prefill.pop(ticket.id, None)
+        if in_prefill is None:
+            return
+        if in_prefill:
+            self._prefill_over(ticket)
+        is_long, _, sequences, kv_tokens = ticket.needs
+        own = self._sides[is_long]
+        own.slots -= sequences
+        own.kv_tokens -= kv_tokens
+
+    def _prefill_over(self, ticket: Ticket) -> None:
+        self.prefills -= 1
+        is_long, prefill, _, _ = ticket.needs
+        self._sides[is_long].prefill -= prefill
+        if is_long:
+            self.long_prefill_tokens -= ticket.assignment.prompt_tokens
 
     def amounts(self) -> tuple[Sequence[int], Mapping[Budget, int]]:
         """Return what is used now, in the order of budgets, and what is allowed; neither changes any more."""
@@ -210,6 +207,16 @@ class Ledger:
     def cap(self, budget: Budget) -> float:
         """Return what a budget allows; infinity where it does not bind."""
         return self._caps.get(budget, inf)
+
+    @property
+    def slots(self) -> int:
+        short, long = self._sides
+        return short.slots + long.slots
+
+    @property
+    def kv_tokens(self) -> int:
+        short, long = self._sides
+        return short.kv_tokens + long.kv_tokens
 
     @property
     def short_prefill_tokens(self) -> int:
@@ -224,4 +231,4 @@ class Ledger:
         return {budget.name.lower(): self._caps[budget] for budget in Budget if budget in self._caps}
 
     def __len__(self) -> int:
-        return len(self._charged)
+        return len(self._in_prefill)

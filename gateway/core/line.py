@@ -30,7 +30,7 @@ class Flow:
         self._ahead: LazyHeap[Ticket] | None = None
 
     def append(self, ticket: Ticket) -> bool:
-        """Let the ticket join; True where it is the head now."""
+        """Let the ticket join; True where it may go before those who were there: it is the head, for one."""
         self._tickets[ticket.id] = ticket
         if self.head is not None:
             return False
@@ -74,6 +74,10 @@ class NewestFirstFlow(Flow):
     """
 
     __slots__ = ()
+
+    def append(self, ticket: Ticket) -> bool:
+        super().append(ticket)
+        return True
 
     def head_at(self, now: float) -> Ticket | None:
         head = self.head

@@ -6,7 +6,7 @@ Owns the wording and the Retry-After. Decides nothing and ends no ticket.
 from __future__ import annotations
 
 from gateway.core.estimate import retry_after_s
-from gateway.core.ticket import Ticket
+from gateway.core.ticket import Assignment, Ticket
 from gateway.core.types import Reason, Refusal
 
 
@@ -31,8 +31,8 @@ class Refusals:
     def retry_after_s(self, ticket: Ticket, now: float) -> float:
         """Return when the line that the ticket stood in, and its own work, are expected to have drained, seconds."""
         return retry_after_s(
-            work_s=ticket.share.work_s + ticket.cost_s,
-            work_per_s=ticket.share.work_per_s(now),
+            work_s=ticket.class_backlog.work_s + ticket.cost_s,
+            work_per_s=ticket.class_backlog.work_per_s(now),
             wait_s_max=ticket.assignment.class_plan.wait_s_max[ticket.assignment.length_class],
             jitter=self._jitter(ticket),
         )
@@ -42,5 +42,7 @@ class Refusals:
         return ((ticket.id + self._seed) * 2654435761 & 0xFFFFFFFF) / 2**32
 
 
-def no_engine() -> Refusal:
-    return Refusal(Reason.NO_ENGINE, "No engine can serve this model now.")
+def no_engine(assignment: Assignment) -> Refusal:
+    if assignment.engine is None:
+        return Refusal(Reason.NO_ENGINE, "No engine can serve this model now.")
+    return Refusal(Reason.NO_ENGINE, "The engine that keeps what this request goes on from takes no requests now.")

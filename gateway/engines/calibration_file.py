@@ -44,7 +44,11 @@ class Error(Strict):
 
 
 class CalibrationFile(Strict):
-    """seconds of a prefill = request_s + steps · base_s + p · per_token_s + p²/2 · per_token_context_s."""
+    """What a request, a step, a request in it and its tokens take; None: not measured apart.
+
+    Seconds of a prefill = request_s + steps · (base_s + per_sequence_s) + p · per_token_s, and for each token and token
+    before it per_token_chunk_s in the same step, per_token_context_s in an earlier one.
+    """
 
     version: Literal[1]
     model: Text
@@ -54,6 +58,8 @@ class CalibrationFile(Strict):
     base_s: Estimate
     per_token_s: Estimate
     per_token_context_s: Estimate
+    per_sequence_s: Estimate | None = None
+    per_token_chunk_s: Estimate | None = None
     request_s: Estimate
     error: Error
     requests: Annotated[int, Field(ge=1)]
@@ -65,6 +71,8 @@ class CalibrationFile(Strict):
             ("request_s", self.request_s.value, _BASE_S_MAX),
             ("per_token_s", self.per_token_s.value, _PER_TOKEN_S_MAX),
             ("per_token_context_s", self.per_token_context_s.value, _PER_TOKEN_CONTEXT_S_MAX),
+            ("per_sequence_s", _value(self.per_sequence_s, 0.0), _BASE_S_MAX),
+            ("per_token_chunk_s", _value(self.per_token_chunk_s, 0.0), _PER_TOKEN_CONTEXT_S_MAX),
         ):
             if value > highest:
                 raise problem(f"is above {highest:g} s", fix="Give seconds", at=f"{name}.value")
@@ -74,12 +82,20 @@ class CalibrationFile(Strict):
 
     def samples(self, limits: EngineLimits) -> list[PrefillSample]:
         """Return the prefills that its numbers predict for an engine of these limits."""
-        return [self._sample(tokens, ceil(tokens / limits.step_tokens)) for tokens in prompt_lengths(limits, None)]
+        return [self._sample(tokens, limits.step_tokens) for tokens in prompt_lengths(limits, None)]
 
-    def _sample(self, tokens: int, steps: int) -> PrefillSample:
-        attention_s = self.per_token_context_s.value * tokens * tokens / 2
-        seconds = self.request_s.value + steps * self.base_s.value + tokens * self.per_token_s.value + attention_s
+    def _sample(self, tokens: int, step_tokens: int) -> PrefillSample:
+        steps = ceil(tokens / step_tokens)
+        chunks = ((steps - 1) * step_tokens**2 + (tokens - (steps - 1) * step_tokens) ** 2) / 2
+        context_s = self.per_token_context_s.value
+        attention_s = context_s * (tokens**2 / 2 - chunks) + _value(self.per_token_chunk_s, context_s) * chunks
+        steps_s = steps * (self.base_s.value + _value(self.per_sequence_s, 0.0))
+        seconds = self.request_s.value + steps_s + tokens * self.per_token_s.value + attention_s
         return PrefillSample(tokens, steps, seconds)
+
+
+def _value(estimate: Estimate | None, otherwise: float) -> float:
+    return otherwise if estimate is None else estimate.value
 
 
 def load(path: Path) -> CalibrationFile:

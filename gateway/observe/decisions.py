@@ -1,7 +1,8 @@
 """The last requests that were decided on, to be explained one by one: `gateway explain`.
 
-Owns two rings, of requests that an engine got and of those that none got, so that a flood of refusals does not push the
-others out. Holds no prompt, no answer, no key and no tenant's words; costs one append a request.
+Owns four rings, of requests that an engine got and of those that none got, each of those that take engine time and of
+those that take none: a flood of one does not push the others out. Holds no prompt, no answer, no key and no tenant's
+words; costs one append a request.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ from typing import Any
 
 from gateway.core.ledger import Budget
 from gateway.core.standing import Ahead, Standing
-from gateway.observe.exchange import Exchange, Exchanges
+from gateway.core.types import Refusal
+from gateway.observe.exchange import Aside, Exchange, Exchanges
 
 SENT_KEPT = 4096
 REFUSED_KEPT = 4096
+ASIDES_KEPT = 1024
 
 
 class Decisions:
@@ -26,6 +29,8 @@ class Decisions:
         self._living = living
         self._sent: deque[Exchange] = deque(maxlen=SENT_KEPT)
         self._refused: deque[Exchange] = deque(maxlen=REFUSED_KEPT)
+        self._passed_on: deque[Aside] = deque(maxlen=ASIDES_KEPT)
+        self._answered_here: deque[Aside] = deque(maxlen=ASIDES_KEPT)
 
     def __iter__(self) -> Iterator[Exchange]:
         return chain(self._living, reversed(self._sent), reversed(self._refused))
@@ -34,10 +39,17 @@ class Decisions:
         exchange.usage_told = None  # it may hold what was counted
         (self._refused if exchange.engine is None else self._sent).append(exchange)
 
+    def aside_ended(self, aside: Aside) -> None:
+        (self._answered_here if aside.engine is None else self._passed_on).append(aside)
+
     def explain(self, request_id: str, now: float) -> dict[str, Any] | None:
         """Return what was decided on a request and why; None where it is not among the last ones."""
         found = next((exchange for exchange in self if exchange.request_id == request_id), None)
-        return None if found is None else explanation(found, now)
+        if found is not None:
+            return explanation(found, now)
+        asides = chain(reversed(self._passed_on), reversed(self._answered_here))
+        aside = next((each for each in asides if each.request_id == request_id), None)
+        return None if aside is None else _explained(aside)
 
 
 def explanation(exchange: Exchange, now: float) -> dict[str, Any]:
@@ -46,6 +58,7 @@ def explanation(exchange: Exchange, now: float) -> dict[str, Any]:
     return {
         "request_id": exchange.request_id,
         "route": exchange.route,
+        "takes_engine_time": True,
         "phase": exchange.phase.value,
         **exchange.labels._asdict(),
         "stream": exchange.stream,
@@ -79,18 +92,33 @@ def explanation(exchange: Exchange, now: float) -> dict[str, Any]:
         "took_s": (now if exchange.ended_at is None else exchange.ended_at) - exchange.arrived_at,
         "outcome": None if exchange.outcome is None else exchange.outcome.value,
         "status": exchange.status,
-        "refusal": _refusal(exchange),
+        "refusal": _refusal(exchange.refusal, says=assignment is not None),
     }
 
 
-def _refusal(exchange: Exchange) -> Mapping[str, Any] | None:
-    refusal = exchange.refusal
+def _explained(aside: Aside) -> dict[str, Any]:
+    """Return what there is to say of a request without engine time: no line, no budget, no count."""
+    assert aside.ended_at is not None, "it is kept from its end on"
+    return {
+        "request_id": aside.request_id,
+        "route": aside.route,
+        "takes_engine_time": False,
+        "service_class": aside.service_class,
+        "engine": aside.engine,
+        "arrived_at": aside.arrived_at,
+        "took_s": aside.ended_at - aside.arrived_at,
+        "status": aside.status,
+        "refusal": _refusal(aside.refusal, says=False),
+    }
+
+
+def _refusal(refusal: Refusal | None, *, says: bool) -> Mapping[str, Any] | None:
+    """says: with its words. Those about a body may hold some of it; admission's own never do."""
     if refusal is None:
         return None
     return {
         "reason": refusal.reason.value,
-        # Words about a body may hold some of it; admission's own never do.
-        "message": refusal.message if exchange.assignment is not None else None,
+        "message": refusal.message if says else None,
         "code": refusal.code,
         "param": refusal.param,
         "resource": None if refusal.resource is None else refusal.resource.value,

@@ -11,11 +11,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from gateway.core.standing import Ahead
 from gateway.core.ticket import Assignment
 from gateway.core.types import Identity, LengthClass, Outcome, Reason, Refusal
+
+if TYPE_CHECKING:
+    from gateway.observe.tracing import Trace
 
 UNKNOWN = "none"  # a label that is not known (yet)
 
@@ -48,6 +51,7 @@ class Exchange:
     `usage`. usage_told: called with the engine's prompt tokens, for whoever counted them. sliced: whether a slice of
     its prompt was computed before it. stood, stood_at_end: what stood in its way when it joined its line, or was
     refused, and when its wait ended without an engine. refusal: the last answer of the gateway itself.
+    trace: where tracing is on, until the request is settled.
     """
 
     request_id: str
@@ -80,11 +84,34 @@ class Exchange:
     reason: Reason | None = None
     outcome: Outcome | None = None
     ended_at: float | None = None
+    trace: Trace | None = None
 
     @property
     def length_class(self) -> LengthClass | None:
         """How long its prompt is; None until that is counted."""
         return None if self.labels.length_class == UNKNOWN else LengthClass(self.labels.length_class)
+
+    @property
+    def sampled_trace_id(self) -> str | None:
+        """The id of its trace, where that can be looked up."""
+        return None if self.trace is None else self.trace.sampled_id
+
+
+@dataclass(eq=False, slots=True)
+class Aside:
+    """One request that takes no engine time, from its head to its end. engine: that was asked; None: none was.
+
+    route: None where there is no such route. refusal: the gateway's own answer, where that was one.
+    """
+
+    request_id: str
+    route: str | None
+    arrived_at: float
+    service_class: str = UNKNOWN
+    engine: str | None = None
+    status: int | None = None
+    refusal: Refusal | None = None
+    ended_at: float | None = None
 
 
 class Exchanges:

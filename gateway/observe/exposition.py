@@ -1,6 +1,7 @@
-"""The Prometheus text format, written for a loop that must not stand still.
+"""The Prometheus text format and OpenMetrics, written for a loop that must not stand still.
 
-Owns how families and samples become text. Series keep their label text ready: with twenty classes and twenty engines
+Owns how families and samples become text: in OpenMetrics a counter's family goes without its `_total`, a bucket may
+name a trace, and the rest is the same. Series keep their label text ready: with twenty classes and twenty engines
 there are some 25 000 lines, and while they are written no stream moves.
 """
 
@@ -13,6 +14,7 @@ from itertools import accumulate, chain
 from typing import ClassVar, Generic, Protocol, TypeVar
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_TOTAL = "_total"
 _LABEL_TEXTS_MAX = 65_536
 _ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 
@@ -25,6 +27,8 @@ class Counted(Protocol):
     def __init__(self, name: str, labels: str, bounds: tuple[float, ...]) -> None: ...
 
     def text(self) -> str: ...
+
+    def open_metrics(self) -> str: ...
 
 
 S = TypeVar("S", bound=Counted)
@@ -51,17 +55,24 @@ class Count:
     def text(self) -> str:
         return f"{self._head} {self._value}\n"
 
+    def open_metrics(self) -> str:
+        return self.text()
+
 
 class Distribution:
-    """One histogram series. What was written stays good until the next observation."""
+    """One histogram series. What was written stays good until the next observation.
+
+    Each bucket keeps the last exemplar that fell into it, as it is written.
+    """
 
     kind: ClassVar[str] = "histogram"
-    __slots__ = ("_bounds", "_counts", "_form", "_sum", "_written")
+    __slots__ = ("_bounds", "_counts", "_exemplars", "_form", "_sum", "_written")
 
     def __init__(self, name: str, labels: str, bounds: tuple[float, ...]) -> None:
         self._bounds = bounds
         self._counts = [0] * (len(bounds) + 1)
         self._sum = 0.0
+        self._exemplars: dict[int, str] = {}
         self._written: str | None = None
         lead = f"{labels}," if labels else ""
         escaped = lead.replace("%", "%%")
@@ -70,16 +81,28 @@ class Distribution:
         tail = _braced(labels).replace("%", "%%")
         self._form = "".join([*lines, f"{name}_sum{tail} %r\n", f"{name}_count{tail} %d\n"])
 
-    def observe(self, value: float) -> None:
-        self._counts[bisect_left(self._bounds, value)] += 1
+    def observe(self, value: float, trace_id: str | None = None, now: float = 0.0) -> None:
+        """Count a value. trace_id: of a trace that shows one such case; now: when, seconds since the epoch."""
+        bucket = bisect_left(self._bounds, value)
+        self._counts[bucket] += 1
         self._sum += value
         self._written = None
+        if trace_id is not None:
+            self._exemplars[bucket] = f' # {{trace_id="{trace_id}"}} {value!r} {now:.3f}'
 
     def text(self) -> str:
         if self._written is None:
             below = tuple(accumulate(self._counts))
             self._written = self._form % (*below, self._sum, below[-1])
         return self._written
+
+    def open_metrics(self) -> str:
+        if not self._exemplars:
+            return self.text()
+        lines = self.text().split("\n")
+        for bucket, exemplar in self._exemplars.items():
+            lines[bucket] += exemplar
+        return "\n".join(lines)
 
 
 class Family(Generic[S]):
@@ -91,6 +114,7 @@ class Family(Generic[S]):
         self._make = series
         self._name = name
         self._opening = _opening(name, series.kind, text)
+        self._open_metrics_opening = _opening(name.removesuffix(_TOTAL), series.kind, text)
         self._labels = labels
         self._bounds = bounds
         self._used: dict[tuple[str, ...], S] = {}
@@ -114,6 +138,11 @@ class Family(Generic[S]):
         for series in self._used.values():
             yield series.text()
 
+    def open_metrics_texts(self) -> Iterator[str]:
+        yield self._open_metrics_opening
+        for series in self._used.values():
+            yield series.open_metrics()
+
 
 class Scraped:
     """One family whose samples are looked up at the scrape."""
@@ -122,12 +151,16 @@ class Scraped:
         self._name = name
         self._labels = labels
         self._lines = [_opening(name, kind, text)]
+        self._open_metrics_opening = _opening(name.removesuffix(_TOTAL), kind, text)
 
     def add(self, labels: Sequence[str], value: float) -> None:
         self._lines.append(f"{self._name}{_braced(label_text(self._labels, tuple(labels)))} {float(value)!r}\n")
 
     def texts(self) -> Iterable[str]:
         return self._lines
+
+    def open_metrics_texts(self) -> Iterable[str]:
+        return [self._open_metrics_opening, *self._lines[1:]]
 
 
 @lru_cache(_LABEL_TEXTS_MAX)
@@ -136,9 +169,10 @@ def label_text(names: tuple[str, ...], values: tuple[str, ...]) -> str:
     return ",".join(f'{name}="{value.translate(_ESCAPES)}"' for name, value in zip(names, values, strict=True))
 
 
-def page(families: Iterable[Family[Count] | Family[Distribution] | Scraped]) -> bytes:
-    """Write the families, one after the other."""
-    return "".join(chain.from_iterable(family.texts() for family in families)).encode()
+def page(families: Iterable[Family[Count] | Family[Distribution] | Scraped], *, open_metrics: bool = False) -> bytes:
+    """Write the families, one after the other; OpenMetrics' end mark is the caller's to write."""
+    texts = (family.open_metrics_texts() if open_metrics else family.texts() for family in families)
+    return "".join(chain.from_iterable(texts)).encode()
 
 
 def _braced(labels: str) -> str:

@@ -72,6 +72,9 @@ class Families:
             "gateway_tap_overflows_total", "Stream lines too long to look into; they were relayed all the same.", COMMON
         )
         self.log_lines_dropped = self._counter("gateway_log_lines_dropped_total", "Log lines nobody took in time.", ())
+        self.trace_spans = self._counter(
+            "gateway_trace_spans_total", "Spans that a collector took, or did not.", ("result",)
+        )
         self.queue_wait = self._histogram(
             "gateway_queue_wait_seconds", "Waits in line that ended.", (*COMMON, "outcome"), _WAIT_S
         )
@@ -106,9 +109,9 @@ class Families:
             "gateway_event_loop_lag_seconds", "How late the event loop ran what was due.", (), _LAG_S
         )
 
-    def page(self, scraped: Iterable[Scraped]) -> bytes:
+    def page(self, scraped: Iterable[Scraped], *, open_metrics: bool = False) -> bytes:
         """Write every family, those that `scraped` yields included."""
-        return page(chain(self._all, scraped))
+        return page(chain(self._all, scraped), open_metrics=open_metrics)
 
     def _counter(self, name: str, text: str, labels: tuple[str, ...]) -> Family[Count]:
         family = Family(Count, name, text, labels)

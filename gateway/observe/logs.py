@@ -185,6 +185,7 @@ def _fields(exchange: Exchange) -> dict[str, Any]:
         "stream": exchange.stream,
         "key_id": None if identity is None else identity.key_id,
         "tenant": None if identity is None else identity.tenant,
+        **({} if exchange.trace is None else {"trace_id": exchange.trace.id}),
         **exchange.labels._asdict(),
         "engine": exchange.engine,
         "outcome": None if exchange.outcome is None else exchange.outcome.value,

@@ -1,7 +1,8 @@
 """The one Observer: core events and shell facts in, metrics out.
 
 Owns the counters, the living exchanges and their conservation: every request counted as offered is, at any instant,
-receiving, waiting, running or counted in one outcome. Nobody increments a metric elsewhere.
+receiving, waiting, running or counted in one outcome. Nobody increments a metric elsewhere, which is why this is one
+module, over 300 lines.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from itertools import chain, product
 from typing import assert_never
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.openmetrics.exposition import generate_latest as open_metrics_page
 
 from gateway.core.plan import Plan
 from gateway.core.standing import Ahead
@@ -36,6 +38,7 @@ from gateway.observe.decisions import Decisions
 from gateway.observe.exchange import NO_LABELS, UNKNOWN, Exchange, Exchanges, Labels, Phase
 from gateway.observe.families import Families
 from gateway.observe.gauges import GaugeSources, ScrapedGauges
+from gateway.observe.history import History
 from gateway.observe.objectives import judged, stated
 from gateway.wire.answers import Usage
 
@@ -71,6 +74,7 @@ class Observer:
         self.families = Families()
         self.exchanges = Exchanges()
         self.decisions = Decisions(self.exchanges)
+        self.history = History(now)
         self._now = now
         self._ended = ended
         self._dividing_changed = dividing_changed
@@ -108,10 +112,21 @@ class Observer:
         """Say where each pool's counter is read at scrape."""
         self._counting = readings
 
-    def exposition(self) -> bytes:
-        """Write all metrics in the Prometheus text format, as they are at this instant."""
+    def exposition(self, *, open_metrics: bool = False) -> bytes:
+        """Write all metrics as they are at this instant: in the Prometheus text format, or in OpenMetrics'."""
         scraped = () if self._gauges is None else self._gauges.collect()
-        return self.families.page(chain(scraped, counting_families(self._counting()))) + generate_latest(self._process)
+        page = self.families.page(chain(scraped, counting_families(self._counting())), open_metrics=open_metrics)
+        if not open_metrics:
+            return page + generate_latest(self._process)
+        process: bytes = open_metrics_page(self._process)  # type: ignore[no-untyped-call]
+        return page + process  # with the end mark
+
+    def look(self) -> None:
+        """Take in how old the oldest of each line is now: of what waits on, no event tells."""
+        if self._gauges is not None:
+            for labels, age_s in self._gauges.ages():
+                self.history.waited(labels, age_s)
+        self.history.forget()
 
     # ── an offered request ──
 
@@ -147,28 +162,28 @@ class Observer:
     def core_event(self, event: Event, now: float) -> None:
         """Take in one event of Admission, in the instant in which it happened."""
         exchange = self.exchanges.of(event.ticket.assignment)
+        if exchange.trace is not None:
+            exchange.trace.core_event(event, now)
         match event:
             case Queued(ticket=ticket):
                 exchange.phase, exchange.waiting_since = Phase.WAITING, now
                 exchange.requeues = ticket.requeues
             case Dispatched(engine=engine, waited_s=waited_s):
-                self._wait_ended(exchange, WaitOutcome.DISPATCHED, now)
+                self._wait_ended(exchange, WaitOutcome.DISPATCHED, waited_s, now)
                 exchange.phase, exchange.engine = Phase.RUNNING, engine
-                exchange.dispatched_at, exchange.waited_s = now, waited_s
+                exchange.dispatched_at = now
             case SliceEnded() | Recalled() | Proceed() | DividingChanged():
                 self._part(event, exchange)
             case FirstToken(engine_ttft_s=engine_ttft_s):
                 self._first_token(exchange, engine_ttft_s, now)
             case Refused(refusal=refusal, waited_s=waited_s, outcome=outcome):
-                self._wait_ended(exchange, _WAIT_ENDED[outcome], now)
-                exchange.waited_s = waited_s
+                self._wait_ended(exchange, _WAIT_ENDED[outcome], waited_s, now)
                 self.refused(refusal.reason, exchange)
                 self._count_repeat(event.ticket, exchange)
                 self._end(exchange, outcome, now)
             case Finished(outcome=outcome, waited_s=waited_s):
                 if waited_s is not None:
-                    self._wait_ended(exchange, _WAIT_ENDED.get(outcome, WaitOutcome.CLIENT_GONE), now)
-                    exchange.waited_s = waited_s
+                    self._wait_ended(exchange, _WAIT_ENDED.get(outcome, WaitOutcome.CLIENT_GONE), waited_s, now)
                 self._count_repeat(event.ticket, exchange)
                 self._end(exchange, outcome, now)
             case _:
@@ -213,6 +228,9 @@ class Observer:
         """Hand the request on to the log: it has ended and its answer is written or given up."""
         self._ended(exchange)
         self.decisions.ended(exchange)
+        if exchange.trace is not None:
+            exchange.trace.settled(exchange)
+            exchange.trace = None
 
     # ── answers ──
 
@@ -220,6 +238,7 @@ class Observer:
         """Count one answer by the gateway itself; `exchange` is None outside the generation routes."""
         labels = NO_LABELS if exchange is None else exchange.labels
         self.families.refusals.at(*labels, reason.value).inc()
+        self.history.refused(labels.service_class, reason)
         if exchange is not None:
             exchange.reason = reason
 
@@ -244,15 +263,17 @@ class Observer:
             return UNKNOWN
         return identity.service_class
 
-    def _wait_ended(self, exchange: Exchange, outcome: WaitOutcome, now: float) -> None:
+    def _wait_ended(self, exchange: Exchange, outcome: WaitOutcome, age_s: float, now: float) -> None:
+        """age_s: since it was offered, which after a try at an engine is longer than this wait."""
         waited_s = 0.0 if exchange.waiting_since is None else now - exchange.waiting_since
-        exchange.waiting_since = None
-        self.families.queue_wait.at(*exchange.labels, outcome.value).observe(waited_s)
+        exchange.waiting_since, exchange.waited_s = None, age_s
+        self.families.queue_wait.at(*exchange.labels, outcome.value).observe(waited_s, exchange.sampled_trace_id, now)
+        self.history.waited(exchange.labels, age_s)
 
     def _first_token(self, exchange: Exchange, engine_ttft_s: float, now: float) -> None:
         exchange.first_token_at = now
         if exchange.stream and exchange.engine is not None:
-            self.families.ttft.at(*exchange.labels).observe(now - exchange.arrived_at)
+            self.families.ttft.at(*exchange.labels).observe(now - exchange.arrived_at, exchange.sampled_trace_id, now)
             self.families.engine_ttft.at(*exchange.labels, exchange.engine).observe(engine_ttft_s)
 
     def _count_repeat(self, ticket: Ticket, exchange: Exchange) -> None:
@@ -275,6 +296,7 @@ class Observer:
     def _end(self, exchange: Exchange, outcome: Outcome, now: float) -> None:
         self.exchanges.close(exchange, outcome, now)
         self.families.requests.at(*exchange.labels, outcome.value).inc()
+        self.history.ended(exchange.labels.service_class, outcome)
         if outcome is Outcome.COMPLETED:
             self.families.request_s.at(*exchange.labels).observe(now - exchange.arrived_at)
         for objective, met in judged(exchange):

@@ -49,6 +49,7 @@ from gateway.server.rooms import Rooms
 from gateway.server.shadows import Shadows
 from gateway.server.tasks import spawn
 from gateway.server.token_keys import TokenKeys
+from gateway.server.traces import CannotTrace, Traces
 from gateway.server.upstream import Upstream
 from gateway.settings import Listen, Ops
 
@@ -71,7 +72,7 @@ class CannotListen(Exception):  # noqa: N818 - the state that it names
 
 
 class Gateway:
-    """A running gateway: `async with Gateway(configured, keyring, read) as gateway`. Raises CannotListen.
+    """A running gateway: `async with Gateway(configured, keyring, read) as gateway`. Raises CannotListen, CannotTrace.
 
     read: reads the configuration anew. Must be made inside a running event loop.
     """
@@ -89,7 +90,7 @@ class Gateway:
         canary = Canary(pools)
         gates = {pool.name: wiring.gate(pool, plan, canary, clock, observer) for pool in pools}
         self._news = wiring.engine_news(pools, gates, lambda: self.rooms.plan, questions, clock, canary=canary)
-        self._counters = Counters(settings, self._news.watches, questions)
+        self._counters = Counters(settings, self._news.watches, questions, canary)
         jwt, limits = settings.auth.jwt, settings.limits
         self._token_keys = None if jwt is None else TokenKeys(jwt, clock, observer)
         self.rooms = Rooms(
@@ -114,6 +115,7 @@ class Gateway:
             client_stall_s=limits.client_stall_s,
             one_request_a_connection=limits.keepalive_s == 0,
         )
+        self._traces = Traces(observer) if settings.tracing else None
         self._calibrations = Calibrations(lambda: self._reload.settings, self.rooms)
         in_force = InForce(self.rooms, self._news, questions, self._calibrations.keep, self._counters.forget)
         self._in_force = in_force
@@ -135,7 +137,7 @@ class Gateway:
             answered=lambda status: observer.answered(None, status),
         )
         acts = Acts(self._reload.apply, self._drain, self._draining.undo, in_force.route)
-        ops = OpsPort(self.rooms, OpsActs(acts, self.rooms.ending, canary, settings.ops))
+        ops = OpsPort(self.rooms, OpsActs(acts, self.rooms.ending, canary, settings.ops), settings.ops)
         self._ops_front = Front(ops.handle, OPS_BOUNDS, refused=refused, answered=lambda _status: None)
         self._runners = tuple(
             web.ServerRunner(front, shutdown_timeout=STOP_S_MAX) for front in (self._front, self._ops_front)
@@ -150,6 +152,8 @@ class Gateway:
             if self._token_keys is not None:
                 await self._token_keys.load()
             await self._calibrations.load()
+            if self._traces is not None:
+                self.rooms.tracing = await self._traces.begin()
             public, ops = self._runners
             listen_at, ops_at = self._places
             self.ops_port = await _listen(ops, "ops", ops_at)
@@ -167,6 +171,7 @@ class Gateway:
         )
         self._tasks = [
             spawn(self._summarise(), name="refusal summaries"),
+            spawn(self._look(), name="history"),
             spawn(self._reload.run(), name="reload"),
             spawn(measure_lag(self.rooms.observer.loop_lagged), name="loop lag"),
             spawn(keys.run(), name="keys"),
@@ -196,6 +201,8 @@ class Gateway:
         for runner in self._runners:
             await runner.cleanup()
         await self._session.close()
+        if self._traces is not None:
+            await self._traces.end(self._draining.left_s)
         self._counters.close()
         self._request_log.summarise()
 
@@ -203,6 +210,12 @@ class Gateway:
         while True:
             await asyncio.sleep(logs.REFUSAL_INTERVAL_S)
             self._request_log.summarise()
+
+    async def _look(self) -> None:
+        observer = self.rooms.observer
+        while True:
+            await asyncio.sleep(observer.history.next_look_in_s())
+            observer.look()
 
     def _keyring(self) -> Keyring:
         return wiring.keyring(self._reload.settings, self.rooms.plan)
@@ -252,6 +265,9 @@ async def serve(configured: Configured, read: Read) -> int:
             except CannotListen as error:
                 fix = f"Change {error.setting}, or end what has it"
                 log.error("cannot_start", setting=error.setting, problem=error.problem, fix=fix)  # noqa: TRY400 - the system's own words say it
+                return 1
+            except CannotTrace as error:
+                log.error("cannot_start", problem=str(error), fix="Correct the OTEL_* environment variables")  # noqa: TRY400 - the library's own words say it
                 return 1
             writer.dropped = gateway.rooms.observer.families.log_lines_dropped.at().inc
             loop.add_signal_handler(signal.SIGHUP, gateway.reload_soon)

@@ -123,7 +123,8 @@ async def _would_take(rooms: Rooms, watch: EngineWatch, lease: Lease, admitted: 
 def _headers_of_own(watch: EngineWatch, lease: Lease, admitted: Admitted, route: Route, *, suffix: str) -> Headers:
     """Return the headers of a request that the gateway makes for the caller's."""
     own_id = ("X-Request-Id", f"{admitted.exchange.request_id}-{suffix}")
-    return [("Content-Type", "application/json"), own_id, *_priority_header(watch, lease, route)]
+    headers = [("Content-Type", "application/json"), own_id, *_priority_header(watch, lease, route)]
+    return headers if admitted.exchange.trace is None else admitted.exchange.trace.onward(headers)
 
 
 async def _send_request(rooms: Rooms, watch: EngineWatch, lease: Lease, admitted: Admitted) -> Outcome | Busy:
@@ -136,6 +137,7 @@ async def _send_request(rooms: Rooms, watch: EngineWatch, lease: Lease, admitted
         own_headers=own_headers(admitted.exchange, admitted.call.route.dialect, lease.waited_s),
         answered=watch.answered,
         generated=watch.generated,
+        leaving=watch.leaving,
         named=partial(rooms.kept_responses.made, engine=watch.target, tenant=admitted.assignment.tenant),
     )
     outgoing = await _outgoing(watch, lease, admitted)
@@ -177,7 +179,9 @@ async def _outgoing(watch: EngineWatch, lease: Lease, admitted: Admitted, *, str
     if assignment.output_tokens_set is not None:
         assert call.output_member is not None, "only what generates has its output limited"
         set_members[call.output_member] = assignment.output_tokens_set
-    headers = [*admitted.headers, ("X-Request-Id", admitted.exchange.request_id)]
+    trace = admitted.exchange.trace
+    headers = admitted.headers if trace is None else trace.onward(admitted.headers)
+    headers = [*headers, ("X-Request-Id", admitted.exchange.request_id)]
     headers += _priority_header(watch, lease, call.route)
     priority = _priority_in_body(watch, lease, call.route)
     if priority is not None:

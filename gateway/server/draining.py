@@ -27,7 +27,13 @@ class Draining:
         self._rooms = rooms
         self._settings = settings
         self._running: asyncio.Task[bool] | None = None
+        self._deadline_at = 0.0
         self._is_for_good = False
+
+    @property
+    def left_s(self) -> float:
+        """Seconds to the last drain's deadline; 0 where that has passed, or where there was no drain."""
+        return max(0.0, self._deadline_at - asyncio.get_running_loop().time())
 
     def begin(self, front: Front) -> None:
         """Drain and go on living; nothing where that is under way or done."""
@@ -61,7 +67,7 @@ class Draining:
         """Drain; True where every request ended by itself. `cut_now` ends the wait."""
         rooms, drain = self._rooms, self._settings()
         loop = asyncio.get_running_loop()
-        deadline_at = loop.time() + drain.deadline_s
+        deadline_at = self._deadline_at = loop.time() + drain.deadline_s
         structlog.get_logger().info(
             "draining", open_requests=len(rooms.ending), settle_s=drain.settle_s, deadline_s=drain.deadline_s
         )

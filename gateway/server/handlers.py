@@ -21,7 +21,7 @@ from gateway.counting.prompts import declared_audio
 from gateway.engines.pool import Pool
 from gateway.identity.callers import identify
 from gateway.identity.credentials import CredentialRefused
-from gateway.observe.exchange import Exchange
+from gateway.observe.exchange import Aside, Exchange
 from gateway.observe.logs import safe_caller_id
 from gateway.server import intake, models
 from gateway.server.bodies import Bodies, HeldBody
@@ -61,17 +61,24 @@ class Handlers:
         route = find_route(request.method, origin_form(request.raw_path).partition("?")[0])
         client = Downstream(request, stall_s=rooms.client_stall_s, is_last_here=self._connections_end)
         request_id = request[REQUEST_ID] = new_request_id()
+        known = route if isinstance(route, Route) else None
+        trace = None
+        if rooms.tracing is not None:
+            now = rooms.clock.now()
+            trace = rooms.tracing.begin(request.method, known, request.headers.items(), request_id, now)
         try:
             with rooms.ending.serving() as service:
                 dialect = Dialect.OPENAI if route is None else route.dialect
-                visit = Visit(request, request_id, dialect, client, service)
+                visit = Visit(request, request_id, dialect, client, service, trace=trace)
                 if isinstance(route, Route) and route.generation:
                     await self._generation(visit, route)
                 else:
-                    await self._other(visit, route)
+                    await self._aside(visit, route)
         finally:
             if client.status is not None:
-                rooms.observer.answered(route.name if isinstance(route, Route) else None, client.status)
+                rooms.observer.answered(None if known is None else known.name, client.status)
+            if trace is not None:
+                trace.end(client.status, rooms.clock.now())
         assert client.response is not None
         return client.response
 
@@ -80,6 +87,15 @@ class Handlers:
 
     # ── routes without engine time ──
 
+    async def _aside(self, visit: Visit, route: Route | WrongMethod | None) -> None:
+        now, name = self._rooms.clock.now, route.name if isinstance(route, Route) else None
+        aside = Aside(visit.request_id, name, now())
+        try:
+            await self._other(replace(visit, aside=aside), route)
+        finally:
+            aside.status, aside.ended_at = visit.client.status, now()
+            self._rooms.observer.decisions.aside_ended(aside)
+
     async def _other(self, visit: Visit, route: Route | WrongMethod | None) -> None:
         try:
             async with visit.service:
@@ -87,6 +103,8 @@ class Handlers:
                 if isinstance(route, Route):
                     identity = await self._identify(visit.request)
                     visit = replace(visit, identity=identity)
+                    if visit.aside is not None:
+                        visit.aside.service_class = identity.service_class
                     await self._without_engine_time(visit, route, identity)
                 else:
                     await self._refuse(visit, _no_route(route), allow=None if route is None else route.allow)
@@ -124,6 +142,7 @@ class Handlers:
         except (Refusing, CredentialRefused, asyncio.CancelledError) as error:
             refused = error  # raised below, once the request is counted
         exchange = observer.offered(visit.request_id, route.name, arrived_at, identity)
+        exchange.trace = visit.trace
         exchange.caller_request_id = safe_caller_id(request.headers.get("X-Request-Id"))
         visit = replace(visit, identity=identity, exchange=exchange)
         try:
@@ -187,6 +206,8 @@ class Handlers:
         # What goes on from a response can go on nowhere but where that is kept, however long it is.
         pool = model_pools.of(length_class) if keeper is None else model_pools.named(keeper.pool)
         rooms.observer.measured(exchange, length_class, pool.name)
+        if exchange.trace is not None:
+            exchange.trace.model = call.model
         prompt, is_divisible = await self._divisible(plan, pool, call, shape)
         judge = partial(
             classify,
@@ -273,6 +294,8 @@ class Handlers:
         if not is_counted:
             observer.refused(refusal.reason, exchange)
             refusal = spread(refusal)
+        if visit.aside is not None:
+            visit.aside.refusal = refusal
         if exchange is not None:
             exchange.refusal = refusal
             observer.ended_outside(exchange, Outcome.REFUSED)

@@ -120,6 +120,15 @@ def _why_not_with(token: bytes, request: web.BaseRequest) -> Answer | None:
     return problem(401, "This route wants the ops token.", "Send it as 'Authorization: Bearer TOKEN'")
 
 
+def is_under_another_name(request: web.BaseRequest, place: Ops) -> bool:
+    """Whether a browser asks by a name that only resolves to this machine: its page would read what is answered.
+
+    Whoever names no host is no browser. Beyond loopback any name may be the right one.
+    """
+    host = request.headers.get("Host")
+    return place.is_loopback and host is not None and not _is_loopback(host)
+
+
 def _is_from_another_page(request: web.BaseRequest, *, loopback_only: bool) -> bool:
     """A browser says whose page sends; a name that only resolves to loopback is somebody else's page too."""
     host = request.headers.get("Host", "")

@@ -130,6 +130,7 @@ class Reload:
         self.settings = settings.model_copy(
             update={section: getattr(self.settings, section) for section in RESTART_SECTIONS}
             | {"auth": settings.auth.model_copy(update={"jwt": self.settings.auth.jwt})}
+            | {"tracing": self.settings.tracing}
         )
         return Applied(plan.name, plan.sha256, needs_restart)
 
@@ -146,3 +147,5 @@ def _changed(was: Settings, wanted: Settings) -> Iterator[str]:
         yield from (f"{section}.{key}" for key in after if after[key] != before[key])
     if was.auth.jwt != wanted.auth.jwt:
         yield "auth.jwt"
+    if was.tracing != wanted.tracing:
+        yield "tracing"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from gateway.core.plan import Plan
 from gateway.core.types import Reason, Refusal
@@ -27,10 +28,14 @@ from gateway.server.refusing import Refusing
 from gateway.server.shadows import Shadows
 from gateway.server.upstream import Upstream
 
+if TYPE_CHECKING:
+    from gateway.observe.tracing import Tracing
+
 
 @dataclass(slots=True)
 class Rooms:
-    """gates and counters are by pool, watches by engine. tokens: None where no issuer is configured.
+    """gates and counters are by pool, watches by engine. tokens: None where no issuer is configured. tracing:
+    None while it is off.
 
     A pool or an engine that left the configuration stays here until its last request has ended.
     """
@@ -53,6 +58,7 @@ class Rooms:
     allowed_engine_fields: frozenset[str]
     client_stall_s: float
     one_request_a_connection: bool
+    tracing: Tracing | None = None
 
     def answering(self, pools: ModelPools) -> Pool:
         """Return the pool to ask about a model where length does not matter: one with an engine up, if there is one."""

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 from gateway.core.types import Identity, Reason, Refusal, Resource
 from gateway.engines.watch import EngineWatch
-from gateway.server import engine_failure, intake, models
+from gateway.server import intake, models
 from gateway.server.bodies import HeldBody
 from gateway.server.engine_failure import EngineFailure
 from gateway.server.engine_turns import EngineTurns
@@ -37,7 +37,7 @@ class Unadmitted:
 
     def __init__(self, rooms: Rooms) -> None:
         self._rooms = rooms
-        self._turns = EngineTurns(rooms.watches)
+        self._turns = EngineTurns(rooms.watches, rooms.canary)
         self._open: Counter[str] = Counter()
 
     async def ask(self, visit: Visit, route: Route, identity: Identity, held: HeldBody) -> None:
@@ -53,8 +53,7 @@ class Unadmitted:
             watch = self._turns.next_of(rooms.answering(pools).name)
             if watch is None:
                 raise Refusing(Refusal(Reason.NO_ENGINE, "No engine can serve this model now."))
-            headers = engine_headers(visit.request.headers.items(), content_type="application/json")
-            headers.append(("X-Request-Id", visit.request_id))
+            headers = _sent_headers(visit, content_type="application/json")
             await self._pass_on(visit, watch, Outgoing("POST", route.path, headers, sent))
 
     async def of_response(self, visit: Visit, route: Route, identity: Identity, held: HeldBody) -> None:
@@ -66,14 +65,14 @@ class Unadmitted:
             await intake.read_body(visit.request, visit.client, rooms.intake, held)  # the id says it all
             asked = [pair for pair in visit.request.query_string.split("&") if _QUERY.fullmatch(pair)]
             path = f"{route.path}?{'&'.join(asked)}" if asked else route.path
-            headers = [*engine_headers(visit.request.headers.items()), ("X-Request-Id", visit.request_id)]
-            await self._pass_on(visit, watch, Outgoing(route.method, path, headers, b""))
+            await self._pass_on(visit, watch, Outgoing(route.method, path, _sent_headers(visit), b""))
 
     async def _pass_on(self, visit: Visit, watch: EngineWatch, outgoing: Outgoing) -> None:
+        assert visit.aside is not None, "only what takes no engine time comes here"
+        visit.aside.engine = watch.target.name
         try:
             async with self._rooms.upstream.open(watch.target, outgoing) as reply:
-                if not reply.is_final:
-                    raise engine_failure.broken(f"answered with status {reply.status}")
+                reply.require_for_caller()
                 await _relay(reply, visit)
         except EngineFailure as failure:
             if failure.reason is Reason.ENGINE_UNREACHABLE:
@@ -104,6 +103,13 @@ class Unadmitted:
         raise Refusing(
             Refusal(reason, message, resource=Resource.REQUESTS, limit=limit, observed=observed), closes=True
         )
+
+
+def _sent_headers(visit: Visit, *, content_type: str | None = None) -> list[tuple[str, str]]:
+    headers = engine_headers(visit.request.headers.items(), content_type=content_type)
+    if visit.trace is not None:
+        headers = visit.trace.onward(headers)
+    return [*headers, ("X-Request-Id", visit.request_id)]
 
 
 async def _relay(reply: Reply, visit: Visit) -> None:

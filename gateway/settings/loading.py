@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+from importlib.util import find_spec
 from pathlib import Path
 
 from gateway.settings.model import Engine, LocalTokenizer, Settings
@@ -36,11 +37,26 @@ def load(path: Path) -> Settings:
         if isinstance(pool.tokenizer, LocalTokenizer):
             where = f"pools.{name}.tokenizer.path"
             _check_exists(file, where, pool.tokenizer.path, "Copy the model's tokenizer there")
+    if settings.tracing and not _has_tracing():
+        raise ConfigError(
+            file,
+            "tracing",
+            "wants OpenTelemetry, which is not installed",
+            "Install it with `pip install 'vllm-admission-gateway[tracing]'`, or remove this line",
+        )
     own = {key: value for key in ("policy", "shadow") if (value := getattr(settings, key)) and means_a_file(value)}
     for key, value in own.items():
         own[key] = str((path.parent / value).absolute())
         _check_exists(file, key, Path(own[key]), "Create it")
     return settings.model_copy(update=own)
+
+
+def _has_tracing() -> bool:
+    """Tell whether the extra `tracing` is installed: all of it, since its parts come by other ways too."""
+    try:
+        return all(find_spec(name) for name in ("opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http"))
+    except ModuleNotFoundError:
+        return False
 
 
 def _check_engine_key(file: str, key_path: str, engine: Engine) -> None:

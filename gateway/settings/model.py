@@ -214,7 +214,10 @@ class Drain(Strict):
 
 
 class Settings(Strict):
-    """The whole of gateway.yaml. shadow: a policy that decides beside `policy` and is only counted."""
+    """The whole of gateway.yaml. shadow: a policy that decides beside `policy` and is only counted.
+
+    tracing: spans to an OpenTelemetry collector, which the standard OTEL_* environment variables name.
+    """
 
     listen: Listen = Listen()
     ops: Ops = Ops()
@@ -226,6 +229,7 @@ class Settings(Strict):
     limits: ServerLimits = ServerLimits()
     engine_fields: EngineFields = EngineFields()
     drain: Drain = Drain()
+    tracing: bool = False
 
     @model_validator(mode="after")
     def _parts_agree(self) -> Self:

@@ -34,6 +34,7 @@ def lines(state, *, idle):
             line["length_class"],
             f"{fixed(line['oldest_age_s'])} s of {line['wait_s_max']:g} s",
             f"{line['requests']:,}",
+            full(state, pool, line["length_class"]) if line["requests"] else "",
             f"{line['prompt_tokens']:,}",
             f"{running.get((pool, line['service_class'], line['length_class']), 0):,}",
             pool,
@@ -41,6 +42,31 @@ def lines(state, *, idle):
         for pool, _, line in every(state, "lines")
         if idle or line["requests"]
     ]
+
+
+def full(state, pool, length):
+    """Say which budgets have nothing left, and on how many of the pool's engines that take requests."""
+    open_engines = [each for name, _, each in every(state, "engines") if name == pool and each["up"] and each["weight"]]
+    if not open_engines:
+        return "no engine takes requests"
+    words = []
+    for budget, word, used in (
+        ("short_prefill_tokens", "short prefill", lambda used: used["prefill_tokens"]["short"]),
+        ("long_prefills", "long prefills", lambda used: used["long_prefills"]),
+        ("slots", "slots", lambda used: used["slots"]),
+        ("kv_tokens", "KV", lambda used: used["kv_reserved_tokens"]),
+    ):
+        many = sum(used(each["used"]) >= each["budgets"].get(budget, float("inf")) for each in open_engines)
+        if many and budget != {"short": "long_prefills", "long": "short_prefill_tokens"}[length]:
+            where = (
+                ""
+                if len(open_engines) == 1
+                else " on all"
+                if many == len(open_engines)
+                else f" on {many} of {len(open_engines)}"
+            )
+            words.append(word + where)
+    return ", ".join(words) or "no budget"
 
 
 def engines(state):
@@ -98,6 +124,6 @@ def shadow(state):
 def line_part(state, row):
     """Return how much of its limit a shown line's oldest has waited."""
     for pool, _, line in every(state, "lines"):
-        if [line["service_class"], line["length_class"], pool] == [row[0], row[1], row[6]]:
+        if [line["service_class"], line["length_class"], pool] == [row[0], row[1], row[-1]]:
             return line["oldest_age_s"] / line["wait_s_max"]
     raise LookupError(row)

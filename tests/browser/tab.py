@@ -20,8 +20,11 @@ window.answers = {};
 const ask = window.fetch;
 window.fetch = async (...asked) => {
   const answer = await ask(...asked);
-  if (answer.ok) { const state = await answer.clone().json(); window.answers[state.now] = state; }
-  return answer;
+  if (!answer.ok) return answer;
+  const said = await answer.json();
+  if (said.now && window.edit) window.edit(said);
+  window.answers[said.now ?? "history"] = said;
+  return new Response(JSON.stringify(said));
 };
 """
 _KEYS = {"Tab": 9, "Enter": 13, " ": 32, "ArrowDown": 40, "PageDown": 34}

@@ -10,6 +10,8 @@ import pytest
 from scene import scene
 from tab import tab
 
+from gateway.observe.history import BUCKETS, History
+
 SHOWN = """(() => {
   const now = document.getElementById("as-of").dataset.now, text = id => document.getElementById(id).textContent;
   const rows = id => [...document.querySelectorAll(`#${id} tr`)].map(row => [...row.cells].map(cell => cell.textContent));
@@ -39,7 +41,8 @@ async def picture(page, name):
 
 def assert_shows(shown, *, idle):
     state, tables = shown["state"], shown["tables"]
-    assert sorted(tables["lines"]) == sorted(expected.lines(state, idle=idle))
+    assert sorted(row[:3] + row[4:] for row in tables["lines"]) == sorted(expected.lines(state, idle=idle))
+    assert {row[3].split()[0] for row in tables["lines"] if row[4] != "0"} <= {"to"}, "who waits has a course"
     assert sorted(tables["engines"]) == sorted(expected.engines(state))
     assert sorted(tables["parts"]) == sorted(expected.parts(state))
     assert sorted(row[:2] for row in tables["outcomes"]) == sorted(expected.ends(state, "outcomes"))
@@ -64,6 +67,15 @@ async def test_fifty_classes_and_a_hundred_engines_the_worst_first(tmp_path, chr
             assert parts == sorted(parts, reverse=True)
             assert [row[:2] for row in tables["engines"][:2]] == [["e99", "refusing"], ["e98", "up, drained"]]
             assert tables["engines"][2][3] == "1 of 1", "then the fullest"
+            assert [row[2] for row in tables["outcomes"]] == [row[1] for row in tables["outcomes"]], (
+                "it opens with history"
+            )
+            refused = state["totals"]["refusals"]
+            assert shown["tiles"]["refused"][0] == f"{sum(refused.values()):,}"
+            assert {row[0]: row[2] for row in tables["refusals"]} == {
+                each: f"{many:,}" for each, many in refused.items()
+            }
+            assert {row[0]: row[3] for row in tables["refusals"]}["unknown_route"] == "none"
             waiting = sum(line["requests"] for _, _, line in expected.every(state, "lines"))
             assert shown["tiles"]["waiting"][0] == str(waiting)
             assert shown["tiles"]["oldest"][0] == f"{expected.fixed(100 * parts[0], 0)} %"
@@ -125,6 +137,43 @@ async def test_nothing_moves_when_requests_come_or_the_gateway_goes_and_what_is_
         await page.until("!document.getElementById('stale').textContent")
 
 
+async def test_an_age_is_coloured_by_how_much_of_its_limit_it_is(tmp_path, chromium):
+    async with scene(tmp_path, classes=4, engines=1) as before_it, tab(chromium, before_it.url) as page:
+        await page.of("""window.edit = state => { const parts = [0.5, 0.51, 0.8, 0.81, 1, 0, 0, 0];
+          state.pools.chat.lines.forEach((line, i) => { line.wait_s_max = 100; line.requests = parts[i] ? 1 : 0;
+            line.oldest_age_s = 100 * parts[i]; }); }, 0""")
+        await look_again(page)
+        tones = """[...document.querySelectorAll("#lines tr")].slice(0, 5).map(row =>
+          ["warn", "bad"].filter(tone => row.querySelector(".bar").classList.contains(tone)).join())"""
+        assert await page.of(tones) == ["bad", "bad", "warn", "warn", ""]
+        bar = "getComputedStyle(document.querySelector('#lines tr:nth-child({}) .bar i')).backgroundColor"
+        assert len({await page.of(bar.format(row)) for row in (1, 3, 5)}) == 3
+        assert await page.of("document.getElementById('t-oldest').className") == "bad"
+        assert (
+            await page.of("document.getElementById('in-short').textContent") == "2 lines are over 0.8 of their limit."
+        )
+        await page.of("window.edit = state => state.pools.chat.lines.forEach(line => { line.oldest_age_s = 0; }), 0")
+        await look_again(page)
+        assert await page.of("document.getElementById('t-oldest').className") == ""
+        assert "No line is near" in await page.of("document.getElementById('in-short').textContent")
+
+
+async def test_what_happened_before_it_was_opened_is_shown_and_a_gateway_that_started_anew_begins_at_nothing(
+    tmp_path, chromium
+):
+    async with scene(tmp_path, classes=2, engines=1) as before_it:
+        for _ in range(3):
+            await before_it.gateway.ask("/v1/elsewhere")
+        async with tab(chromium, before_it.url) as page:
+            (row,) = (await page.of(SHOWN))["tables"]["refusals"]
+            assert row[:4] == ["unknown_route", "3", "3", "none"]
+            plot = "document.querySelector('#refusals polyline').getAttribute('points').split(' ').length"
+            assert await page.of(plot) == BUCKETS - 1
+            before_it.gateway.gateway.rooms.observer.history = History(before_it.gateway.gateway.rooms.clock.now)
+            await look_again(page)
+            assert (await page.of(SHOWN))["tables"]["refusals"][0][2] == "0"
+
+
 async def test_all_of_it_is_reached_by_keyboard_and_named_for_screen_readers(tmp_path, chromium):
     async with scene(tmp_path, classes=2, engines=1) as before_it, tab(chromium, before_it.url) as page:
         stops = ["pause", "filter", "idle", "p-lines", "p-engines", "p-parts", "p-outcomes", "p-refusals", "p-shadow"]
@@ -151,6 +200,8 @@ async def test_all_of_it_is_reached_by_keyboard_and_named_for_screen_readers(tmp
         assert "class-00" in named["rowheader"]
         assert {"Who waits, and how long", "What the engines do", "Outcomes", "Refusals"} <= set(named["region"])
         assert {"search", "status", "alert", "main", "banner"} <= named.keys()
+        levels = await page.of("[...document.querySelectorAll('h1, h2, h3')].map(each => each.tagName)")
+        assert levels == ["H1", *["H2"] * (len(levels) - 1)]
         assert await page.of("[...document.querySelectorAll('table')].every(each => each.caption)")
 
 
@@ -180,3 +231,11 @@ async def test_it_is_read_in_light_and_dark_and_on_a_narrow_screen(tmp_path, chr
         await page.of("document.getElementById('p-engines').scrollLeft = 300")
         assert await page.of("document.querySelector('#engines th').getBoundingClientRect().left >= 0"), "names stay"
         await picture(page, f"2x1-narrow-{scheme}")
+
+
+async def test_a_desk_of_1300_pixels_has_every_column(tmp_path, chromium):
+    async with scene(tmp_path, classes=2, engines=1) as before_it, tab(chromium, before_it.url) as page:
+        await page.look_like(width=1300)
+        assert await page.of(f"{OPEN_PANELS}.every(each => each.scrollWidth <= each.clientWidth)")
+        cut = "[...document.querySelectorAll('thead th')].filter(each => each.checkVisibility() && each.scrollWidth > each.clientWidth)"
+        assert await page.of(f"{cut}.map(each => each.textContent)") == []

@@ -130,11 +130,12 @@ class RealScheduler:
         output = self._scheduler.schedule()
         tokens = {int(name): count for name, count in output.num_scheduled_tokens.items()}
         sampling = [name for name in output.num_scheduled_tokens if not self._scheduler.requests[name].is_prefill_chunk]
-        attended = 0
+        context = chunks = 0
         for request_id, count in tokens.items():
             request = self._requests[request_id]
             request.computed = self._scheduler.requests[str(request_id)].num_computed_tokens - count
-            attended += count * (2 * request.computed + count)
+            context += count * request.computed
+            chunks += count * count
             request.computed += count
         for name in sampling:
             self._requests[int(name)].sampled += 1
@@ -143,20 +144,23 @@ class RealScheduler:
         sampled = [self._requests[int(name)] for name in sampling]
         return Step(
             tokens,
-            self._step_time.step_s(sum(tokens.values()), attended) if tokens else 0.0,
+            self._step_time.step_s(sum(tokens.values()), len(tokens), context, chunks) if tokens else 0.0,
             first_tokens=tuple(request.id for request in sampled if request.sampled == 1),
             ended=tuple(request.id for request in sampled if request.complete),
         )
 
-    def steps_alike(self, in_flight: int) -> int:  # noqa: ARG002 - the face's
+    def steps_alike(self) -> int:
         """vLLM takes one step after the other."""
         return 0
 
     def ends_alike(self, begins_at: float, steps: int) -> list[float]:
         raise AssertionError(f"no steps are alike: {begins_at}, {steps}")
 
-    def run_alike(self, scheduled: int, ended: int) -> Step:
+    def run_alike(self, scheduled: int, ended: int) -> list[Step]:
         raise AssertionError(f"no steps are alike: {scheduled}, {ended}")
+
+    def look_at(self, request: EngineRequest) -> None:
+        """Bring up to date what a request says of itself; here it always is."""
 
     def end(self, step: Step) -> None:
         """Feed the oldest step's output back; `step` must be that step."""

@@ -20,7 +20,8 @@ pytestmark = [pytest.mark.engine, pytest.mark.timeout(300, func_only=True)]
 STEP_TOKENS = 2048
 LIMITS = {"max_num_batched_tokens": STEP_TOKENS, "long_prefill_token_threshold": 640, "max_num_seqs": 128}
 UNSEEN_TOKENS = (700, 3000, 6000)  # between the lengths that are probed
-RATIO_MAX = 2.0  # the machine may be busy with other work at either of the two times
+# The machine may be busy with other work at either of the two times, the rest of the suite first of all.
+RATIO_MAX = 3.0
 UNTIL_S_MAX = 120.0
 
 
@@ -72,7 +73,7 @@ async def test_probes_make_a_model_that_predicts_prefills_of_other_lengths(engin
 async def test_a_file_of_the_bench_makes_a_model_that_predicts_prefills_too(engine, tmp_path):
     file = tmp_path / "a.yaml"
     bench = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "bench", "calibrate", "--engine-url", engine.base_url, "--duration", "40"),
+        *(sys.executable, "-m", "bench", "calibrate", "--engine-url", engine.base_url, "--duration", "20"),
         *("--max-num-batched-tokens", str(STEP_TOKENS), "--out", str(file)),
         cwd=Path(__file__).parents[2],
     )

@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import importlib.util
+import ipaddress
 import json
 import os
 import signal
+import ssl
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 
+from bench import local_gateway
 from bench.corpus import tokenizer
 from bench.corpus.tokenizer import PromptForm
 
 ROOT = Path(__file__).parents[2]
 KEYS = {"KEY_SHORT": "gw-short-0123456789", "KEY_LONG": "gw-long-0123456789"}
 # The machine that runs the tests may be busy: only the test about lag judges it.
+VALID_FROM, VALID_UNTIL = dt.datetime(2020, 1, 1, tzinfo=dt.UTC), dt.datetime(2100, 1, 1, tzinfo=dt.UTC)
 PATIENT = ["--lag-tolerance-ms", "60000"]
 
 
@@ -77,8 +87,8 @@ async def started(*words: str, **environment: str) -> asyncio.subprocess.Process
     )
 
 
-async def bench(*words: str) -> tuple[int, str, str]:
-    process = await started(*words)
+async def bench(*words: str, **environment: str) -> tuple[int, str, str]:
+    process = await started(*words, **environment)
     out, err = await process.communicate()
     return process.returncode or 0, out.decode(), err.decode()
 
@@ -272,6 +282,7 @@ async def test_counters_of_the_engine_are_a_difference_or_unknown(folder: Path, 
     model = Model(folder)
 
     async def script(asked: Any, reply: Any) -> None:
+        await server.sampled.wait()
         server.pages["/metrics"] = metrics(started_at=2.0 if restarts else 1.0, prompt_tokens=500)
         await model(asked, reply)
 
@@ -282,6 +293,10 @@ async def test_counters_of_the_engine_are_a_difference_or_unknown(folder: Path, 
     assert records.json("run")["engine_version"] == "0.32.0"
     delta = records.json("measurements")["engine"]["delta"]
     assert delta == {"prompt_tokens": "unknown" if restarts else 500.0}
+    during = records.json("measurements")["engine"]["during"]
+    lines = [json.loads(text) for text in (records.path / "engine.jsonl").read_text().splitlines()]
+    assert during["samples"] == len([each for each in lines if "unreadable" not in each]) >= 1
+    assert {"gpu_memory_bytes", "gpu_absent"} & set(lines[0]) and "at_ms" in lines[0]
     assert (code, "restarted during the run" in out) == ((4, True) if restarts else (0, False))
 
 
@@ -487,25 +502,39 @@ async def test_a_folder_that_another_command_began_is_not_gone_on_with(tmp_path:
     assert (code, "gateway bench ladder" in err) == (2, True)
 
 
+def configuration(path: Path, url: str, tokenizer: Path, **engine: str) -> str:
+    path.write_text(json.dumps(local_gateway.base_of_engine(url, "tiny", tokenizer, engine | {"calibration": "off"})))
+    return str(path)
+
+
 @pytest.mark.timeout(180)  # three gateways, one after another
 async def test_policies_are_compared_through_gateways_that_are_the_benchs_own(folder: Path, tmp_path: Path) -> None:
     served = json.dumps({"object": "list", "data": [{"id": "tiny", "object": "model", "max_model_len": 4096}]}).encode()
     pages = {"/v1/models": served, "/metrics": metrics(started_at=1.0), "/version": b'{"version": "0.32.0"}'}
     pages["/health"] = b""
-    async with kit.scripted(Model(folder), pages=pages) as engine:
-        words = ["policies", "passthrough", "short-first", "--aa", "--engine-url", engine.url, "--model", "tiny"]
+    async with kit.scripted(Model(folder), pages=pages) as engine, kit.scripted(Model(folder), pages=pages) as other:
+        files = [configuration(tmp_path / "all.yaml", engine.url, folder, scheduling="fcfs")]
+        files += ["short-first=" + configuration(tmp_path / "sf.yaml", other.url, folder, scheduling="priority")]
+        words = ["policies", "passthrough", "short-first", "--aa", "--gateway-config", *files, "--model", "tiny"]
         words += ["--tokenizer", str(folder), "--rates", "20", "--num-prompts", "10"]
-        words += ["--short-tokens", "40", "--long-tokens", "700", "--output-tokens", "4", "--calibration", "off"]
-        words += ["--engine-scheduling", "fcfs", "--goodput", "short:ttft:60000", "--result-dir", str(tmp_path)]
+        words += ["--short-tokens", "40", "--long-tokens", "700", "--output-tokens", "4"]
+        words += ["--goodput", "short:ttft:60000", "--result-dir", str(tmp_path / "runs")]
         code, out, err = await bench(*words, *PATIENT, "--engine-cost-per-hour", "3.6")
-        asked = [request for request in engine.asked if "chat" in request.path]
+        by_engine = [[each for each in one.asked if "chat" in each.path] for one in (engine, other)]
     assert code == 0, out + err
-    kept = Folder(tmp_path)
+    assert [len(asked) for asked in by_engine] == [20, 10]
+    asked = by_engine[0] + by_engine[1]
+    kept = Folder(tmp_path / "runs")
     said = kept.comparison
     arms = ["passthrough", "short-first", "passthrough-again"]
     assert [arm["name"] for arm in said["scenario"]["arms"]] == arms
     assert sorted(cell["arm"] for cell in said["order"]) == sorted(arms)
-    assert len(asked) == 30 and len({request.json["cache_salt"] for request in asked}) == 3
+    assert [arm["about"] for arm in said["scenario"]["arms"]] == [
+        "engine: scheduling fcfs",
+        "engine: scheduling priority",
+        "engine: scheduling fcfs",
+    ]
+    assert len({request.json["cache_salt"] for request in asked}) == 3
     assert not any("authorization" in request.headers for request in asked)
     texts = [(kept.path / name / "requests.jsonl").read_text() for name in kept.runs()]
     rows = [json.loads(line) for text in texts for line in text.splitlines()]
@@ -540,3 +569,78 @@ async def test_a_ladder_stops_where_the_target_fails_and_marks_the_knee(folder: 
     assert [cell["rate_per_s"] for cell in said["order"]] == [20, 40, 80, 160]
     assert said["knee_per_s"] == 40
     assert "40 ← knee" in out and "INVALID" in out
+
+
+@pytest.mark.timeout(180)
+async def test_a_drill_is_held_on_an_engine_that_breaks_and_leaves_its_report(tmp_path: Path) -> None:
+    code, out, err = await bench("faults", "in-band-error", "--result-dir", str(tmp_path))
+    if code == 4:  # the machine that runs the tests was too busy for the client: nothing was drilled
+        assert "the client kept time | NO" in out.replace("  ", "")
+        return
+    assert code == 0, out + err
+    kept = Folder(tmp_path)
+    (drill,) = json.loads((kept.path / "faults.json").read_text())["drills"]
+    assert (drill["passed"], drill["offered"], drill["completed"]) == (True, 24, 23)
+    code, out, _ = await bench("report", str(kept.path))
+    assert (code, "All 1 drills passed" in out) == (0, True)
+    assert "counted each once" in (kept.path / "report.html").read_text()
+
+
+def certificate(folder: Path) -> tuple[ssl.SSLContext, Path]:
+    """Of 127.0.0.1, signed by itself; what a client has to trust."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
+    address = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+    made = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), VALID_FROM, VALID_UNTIL)
+    signed = made.add_extension(address, critical=False).sign(key, hashes.SHA256())
+    path = folder / "certificate.pem"
+    path.write_bytes(
+        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()) + signed.public_bytes(Encoding.PEM)
+    )
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(path)
+    return tls, path
+
+
+async def test_over_tls_handshakes_lie_before_the_run_and_those_in_it_are_counted_apart(
+    folder: Path, tmp_path: Path
+) -> None:
+    tls, path = certificate(tmp_path)
+    model = Model(folder)
+    all_are_open = asyncio.Barrier(20)
+
+    async def script(asked: Any, reply: Any) -> None:
+        await all_are_open.wait()  # so that every request has a connection of its own
+        await model(asked, reply)
+
+    async with kit.scripted(script, tls=tls) as server:
+        words = run_words(server.url, folder, tmp_path / "runs", request_rate=400, drain_deadline=60)
+        code, out, err = await bench(*words, *PATIENT, SSL_CERT_FILE=str(path))
+    assert code == 0, out + err
+    records = Records(tmp_path / "runs")
+    opened = [row for row in records.rows if "connect_ms" in row]
+    assert records.json("measurements")["client"]["connections_opened"] == len(opened)
+    assert len(opened) <= 2, "a socket that the server has just closed may be opened anew, no more"
+    assert f"{len(opened)} connections opened during the run" in out
+
+
+async def test_answers_that_are_no_streams_are_in_no_figure_of_streams(folder: Path, tmp_path: Path) -> None:
+    model = Model(folder)
+    answered = 0
+
+    async def script(asked: Any, reply: Any) -> None:
+        nonlocal answered
+        answered += 1
+        if answered % 2:
+            await model(asked, reply)
+        else:
+            await reply.whole(200, b'{"choices": [{"message": {"content": "a"}, "finish_reason": "stop"}]}')
+
+    async with kit.scripted(script) as server:
+        code, out, err = await bench(*run_words(server.url, folder, tmp_path), *PATIENT)
+    assert code == 0, out + err
+    records = Records(tmp_path)
+    whole = [row for row in records.rows if row.get("reason") == "not_a_stream"]
+    assert len(whole) == 10 and all(row["outcome"] == "failed" and "ttft_ms" not in row for row in whole)
+    measured = records.json("measurements")["classes"]["all"]
+    assert [measured[name]["count"] for name in ("ttft_ms", "longest_stall_ms", "e2e_ms")] == [10, 10, 10]

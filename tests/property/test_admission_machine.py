@@ -132,7 +132,7 @@ class OverloadMachine(EverydayRules):
 
 
 fleet_plans = st.builds(
-    lambda plan, feedback: replace(plan, feedback=feedback if _has_token_budgets(plan) else None),
+    lambda plan, feedback: replace(plan, feedback=feedback),
     plan=st.builds(a_drawn_plan, **drawn, only=st.sampled_from([None, None, *OLD_CLASSES])),
     feedback=st.sampled_from([None, None, Feedback(500.0)]),
 )
@@ -152,10 +152,6 @@ fleets = st.lists(
     max_size=3,
     unique_by=lambda spec: spec.name,
 )
-
-
-def _has_token_budgets(plan):
-    return plan.admission.kind is AdmissionKind.TOKEN_BUDGET
 
 
 class FleetMachine(EverydayRules):

@@ -1,3 +1,4 @@
+import sys
 from collections.abc import Iterator
 from copy import deepcopy
 from pathlib import Path
@@ -373,3 +374,18 @@ def test_an_issuers_file_is_found_beside_the_configuration(folder: Path) -> None
     jwt = load(folder, changed(MINIMAL, ("auth", {"jwt": changes}))).auth.jwt
     assert jwt is not None
     assert (jwt.jwks_file, jwt.models_claim) == (folder / "keys.yaml", "models")
+
+
+@pytest.mark.parametrize("missing", ["opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"])
+def test_tracing_without_its_extra_is_refused_with_how_to_install_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    assert load(folder, MINIMAL + "tracing: true\n").tracing
+    monkeypatch.setitem(sys.modules, missing, None)
+    assert not load(folder, MINIMAL).tracing
+    with pytest.raises(ConfigError) as refused:
+        load(folder, MINIMAL + "tracing: true\n")
+    assert (refused.value.key_path, "pip install 'vllm-admission-gateway[tracing]'" in str(refused.value)) == (
+        "tracing",
+        True,
+    )

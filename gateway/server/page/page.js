@@ -1,19 +1,21 @@
 // The status page: looks at /api/state every two seconds and shows it, the worst first. Decides nothing, sends nothing.
 
+import {History} from "./history.js";
 import {Rows, count, mark, name, number, part_of, plot, say, sentence, share, tone_of, word} from "./rows.js";
 
-const EVERY_MS = 2000, PATIENCE_MS = 5000, LOOKS_KEPT = 150, FEW_LINES = 12, HEARD_OF_S_MAX = 10;
+const EVERY_MS = 2000, PATIENCE_MS = 5000, FEW_LINES = 12, HEARD_OF_S_MAX = 10;
 const KINDS = ["would_refuse", "would_admit", "would_wait", "would_not_wait", "would_reorder"];
 const at = id => document.getElementById(id);
 const tables = {
-  lines: new Rows("lines", [name, word, share, number, number, number, word]),
+  lines: new Rows("lines", [name, word, share, plot, number, sentence, number, number, word]),
   engines: new Rows("engines", [name, sentence, number, share, share, share, share, number, number, number, word, word]),
   parts: new Rows("parts", [name, sentence, word, word, share, number, number]),
   outcomes: new Rows("outcomes", [name, number, number, plot]),
-  refusals: new Rows("refusals", [name, number, number, plot]),
+  refusals: new Rows("refusals", [name, number, number, word, plot]),
   shadow: new Rows("shadow", [name, word, word, number, ...KINDS.map(() => number), share]),
 };
-let latest = null, looks = [], isPaused = false, isLooking = false, timer = 0;
+const history = new History();
+let latest = null, isPaused = false, isLooking = false, timer = 0;
 
 const seconds = value => `${value.toFixed(1)} s`;
 const by_name = new Intl.Collator("en", {numeric: true}).compare;
@@ -30,6 +32,19 @@ const is_asked_for = (...names) => {
 
 // ── lines ──
 
+// What of an engine's budgets a line needs, and where none is left of it: facts of now, not what the gate decided.
+const NEEDS = {short: [["short_prefill_tokens", "short prefill"], ["slots", "slots"], ["kv_tokens", "KV"]],
+  long: [["long_prefills", "long prefills"], ["slots", "slots"], ["kv_tokens", "KV"]]};
+const used_of = engine => ({long_prefills: engine.used.long_prefills, short_prefill_tokens: engine.used.prefill_tokens.short,
+  slots: engine.used.slots, kv_tokens: engine.used.kv_reserved_tokens});
+function full_for(length_class, engines) {
+  const open = engines.filter(engine => engine.up && engine.weight > 0);
+  if (!open.length) return {words: "no engine takes requests", tone: "bad"};
+  const full = NEEDS[length_class].map(([budget, words]) =>
+    [words, open.filter(engine => used_of(engine)[budget] >= engine.budgets[budget]).length]).filter(([, many]) => many);
+  const where = many => open.length === 1 ? "" : many === open.length ? " on all" : ` on ${many} of ${open.length}`;
+  return full.length ? {words: full.map(([words, many]) => words + where(many)).join(", "), tone: ""} : {words: "no budget", tone: "dim"};
+}
 function lines_of(state) {
   const found = [];
   for (const [pool, each] of Object.entries(state.pools)) {
@@ -40,10 +55,12 @@ function lines_of(state) {
     }
     for (const line of each.lines) {
       const named = `${line.service_class} ${line.length_class}`;
-      found.push({...line, pool, named, running: running.get(named) ?? 0, part: part_of(line.oldest_age_s, line.wait_s_max)});
+      const course = history.of("oldest_age_s", `${named} ${pool}`).points, limit_s = line.wait_s_max;
+      found.push({...line, pool, named, course, peak_s: Math.max(0, ...course), running: running.get(named) ?? 0,
+        part: part_of(line.oldest_age_s, limit_s), full: full_for(line.length_class, Object.values(each.engines))});
     }
   }
-  return found.sort(worst_first(line => [line.part, line.requests, line.running], line => `${line.named} ${line.pool}`));
+  return found.sort(worst_first(line => [line.part, line.requests, line.running, line.peak_s], line => `${line.named} ${line.pool}`));
 }
 const age_words = line => seconds(line.oldest_age_s) + (line.wait_s_max === null ? "" : ` of ${line.wait_s_max} s`);
 
@@ -51,10 +68,14 @@ function show_lines(lines) {
   const asked = lines.filter(line => is_asked_for(line.service_class, line.pool));
   const waiting = asked.filter(line => line.requests), shown = at("idle").checked ? asked : waiting;
   tables.lines.show(shown.map(line => [`${line.pool}/${line.named}`, [line.service_class, line.length_class,
-    {used: line.oldest_age_s, cap: line.wait_s_max, words: age_words(line)}, count(line.requests), count(line.prompt_tokens),
-    count(line.running), line.pool]]), lines.length);
+    {used: line.oldest_age_s, cap: line.wait_s_max, words: age_words(line)},
+    {points: line.course, top: line.wait_s_max, tone: tone_of(part_of(line.peak_s, line.wait_s_max)),
+      words: line.peak_s ? `to ${seconds(line.peak_s)}` : "none"},
+    count(line.requests), line.requests ? line.full : "", count(line.prompt_tokens), count(line.running), line.pool]]), lines.length);
   const hidden = asked.length - shown.length;
-  say(at("n-lines"), `${waiting.length} of ${asked.length} lines wait` + (hidden ? `; ${hidden} idle are not shown.` : "."));
+  say(at("n-lines"), `${waiting.length} of ${asked.length} lines wait` + (hidden ? `; ${hidden} idle are not shown. ` : ". ") +
+    "What waits gets an engine when one has room, or a refusal at its limit. " +
+    "Where no budget is full, a bound of the tenant’s own (running_max) or the turn of others holds it.");
 }
 
 // ── engines ──
@@ -117,26 +138,16 @@ function show_parts(engines) {
 
 // ── ends ──
 
-// Keeps what plots need of a state. Counts that fell are those of a gateway that started anew.
-function remember(state) {
-  const last = looks.at(-1);
-  const fell = last && (state.now < last.now || ["outcomes", "refusals"].some(kind =>
-    Object.entries(last[kind]).some(([each, seen]) => (state.totals[kind][each] ?? 0) < seen)));
-  if (fell) looks = [];
-  looks.push({now: state.now, ...state.totals});
-  if (looks.length > LOOKS_KEPT) looks.shift();
-}
-function ends_of(kind) {
-  return Object.entries(looks.at(-1)[kind]).map(([named, all]) => {
-    const seen = looks.map(look => look[kind][named] ?? 0);
-    const rates = looks.slice(1).map((look, i) => (seen[i + 1] - seen[i]) / Math.max(0.001, look.now - looks[i].now));
-    return {named, all, rates, grown: all - seen[0]};
-  });
+function ends_of(kind, totals) {
+  return Object.entries(totals[kind]).map(([named, all]) => ({named, all, ...history.of(kind, named)}));
 }
 function show_ends(kind, ends) {
-  tables[kind].show(ends.map(({named, all, rates, grown}) => {
+  tables[kind].show(ends.map(({named, all, points, sum: grown, most}) => {
+    const rates = points.slice(0, -1).map(each => each / history.bucket_s);  // the last bucket has not ended
     const tone = named === "completed" ? "good" : grown > 0 ? "warn" : "dim";
-    return [named, [{words: named, tone}, count(all), count(grown), {points: rates, words: `${(rates.at(-1) ?? 0).toFixed(1)} now`}]];
+    const course = {points: rates, words: `${(rates.at(-1) ?? 0).toFixed(1)} now`};
+    const figures = [{words: named, tone}, count(all), count(grown)];
+    return [named, kind === "refusals" ? [...figures, most, course] : [...figures, course]];
   }), ends.length);
 }
 
@@ -178,21 +189,28 @@ function show_tiles(lines, engines, refusals) {
   say(at("t-running"), count(sum(engines, engine => engine.running)));
   say(at("d-running"), slots.length ? `slots: ${count(sum(slots, ([used]) => used))} of ${count(sum(slots, ([, cap]) => cap))}`
     : "no cap on slots");
-  const refused = sum(refusals, end => end.grown), most = refusals[0];
+  const refused = sum(refusals, end => end.sum), most = refusals[0];
   say(at("t-refused"), count(refused), refused ? "warn" : "");
-  say(at("d-refused"), refused ? `most: ${most.named}, ${count(most.grown)}` : "none");
+  say(at("d-refused"), refused ? `most: ${most.named}, ${count(most.sum)} (${most.most})` : "none");
+  say_in_short(waiting.filter(line => line.part > 0.8).length, engines.length - up);
+}
+// Read aloud when it changes: so it has counts alone, no ages.
+function say_in_short(late, down) {
+  const words = [[late, late === 1 ? "line is over 0.8 of its limit" : "lines are over 0.8 of their limit"],
+    [down, down === 1 ? "engine is down" : "engines are down"]].filter(([many]) => many).map(([many, what]) => `${many} ${what}`);
+  say(at("in-short"), words.length ? `${words.join("; ")}.` : "No line is near its limit, and all engines are up.", words.length ? "bad" : "good");
 }
 
 function show(state) {
   const lines = lines_of(state), engines = engines_of(state);
-  const refusals = ends_of("refusals").sort(worst_first(end => [end.grown, end.all], end => end.named));
+  const refusals = ends_of("refusals", state.totals).sort(worst_first(end => [end.sum, end.all], end => end.named));
   say(at("policy"), `policy ${state.policy.name} (${state.policy.sha256.slice(0, 8)}) · version ${state.version}`);
   say(at("stage"), state.ready ? state.stage : `${state.stage}, not ready`, state.ready ? "good" : "bad");
   show_tiles(lines, engines, refusals);
   show_lines(lines);
   show_engines(engines);
   show_parts(engines);
-  show_ends("outcomes", ends_of("outcomes"));
+  show_ends("outcomes", ends_of("outcomes", state.totals));
   show_ends("refusals", refusals);
   show_shadow(state.shadow);
   at("as-of").dataset.now = state.now;
@@ -200,16 +218,21 @@ function show(state) {
 
 // ── looking ──
 
-async function ask() {
-  const answer = await fetch("/api/state?promises=off", {cache: "no-store", signal: AbortSignal.timeout(PATIENCE_MS)});
+async function ask(path) {
+  const answer = await fetch(path, {cache: "no-store", signal: AbortSignal.timeout(PATIENCE_MS)});
   if (!answer.ok) throw new Error(`status ${answer.status}`);
   return answer.json();
+}
+const ask_history = () => ask(`/api/history?since=${history.last_at}`);
+async function ask_both() {
+  if (!history.take(await ask_history())) history.take(await ask_history());
+  return ask("/api/state?promises=off");
 }
 async function look() {
   clearTimeout(timer);
   if (isLooking) return;
   isLooking = true;
-  const state = await ask().catch(() => null);
+  const state = await ask_both().catch(() => null);
   isLooking = false;
   if (isPaused) return;
   timer = setTimeout(look, EVERY_MS);
@@ -219,7 +242,6 @@ async function look() {
 function take(state) {
   if (!latest) at("idle").checked = lines_of(state).length <= FEW_LINES;
   latest = state;
-  remember(state);
   show(state);
   say(at("as-of"), new Date().toLocaleTimeString());
 }

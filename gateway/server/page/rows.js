@@ -55,17 +55,19 @@ export function part_of(used, cap) {
 }
 export function tone_of(part) { return part > 0.8 ? "bad" : part > 0.5 ? "warn" : ""; }
 
-// {points, words}: the course of a value, each point one look; its own highest point is the top.
+// {points, top, words}: the course of a value, oldest first; without a top its own highest point is that.
 export function plot() {
   const node = cell("td"), text = new Text(), space = "http://www.w3.org/2000/svg";
   const svg = document.createElementNS(space, "svg"), line = document.createElementNS(space, "polyline");
-  svg.setAttribute("viewBox", "0 0 150 28");
+  svg.setAttribute("viewBox", "0 0 180 28");
+  svg.setAttribute("preserveAspectRatio", "none");
   svg.setAttribute("aria-hidden", "true");
   svg.append(line);
   node.append(svg, text);
-  return {node, set({points, words: given}) {
-    const top = Math.max(...points, 1e-9);
-    const course = points.map((y, x) => `${150 - points.length + x + 1},${(27 - 25 * y / top).toFixed(1)}`).join(" ");
+  return {node, set({points, top: asked, tone, words: given}) {
+    const top = Math.max(...points, asked ?? 0, 1e-9);
+    const course = points.map((y, x) => `${180 - points.length + x},${(27 - 25 * y / top).toFixed(1)}`).join(" ");
+    mark(line, tone ?? "");
     if (line.getAttribute("points") !== course) line.setAttribute("points", course);
     write(text, given);
   }};

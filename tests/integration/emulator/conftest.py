@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import re
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -59,10 +61,25 @@ class Embedded:
             await self.until_metric(name, lambda value: value == 0)
 
 
+PR_SET_PDEATHSIG = 1
+
+
+def end_with_the_tests():
+    """In the child: ended with the process that runs the tests, also where that is killed and can end nothing."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
 def start(*flags):
     """`gateway emulate` on a free port, once it says that it serves."""
     command = [sys.executable, "-m", "gateway", "emulate", "--port", "0", "--served-model-name", MODEL, *flags]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    process = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        preexec_fn=end_with_the_tests,  # noqa: PLW1509 - no thread of the tests is in the middle of anything
+    )
     line = process.stdout.readline()
     found = re.match(rf"serving {MODEL} on http://127.0.0.1:(\d+)", line)
     assert found, line + process.stdout.read()

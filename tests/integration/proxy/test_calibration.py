@@ -7,6 +7,8 @@ import asyncio
 import pytest
 import yaml
 
+from gateway.core.types import EngineLimits
+from gateway.engines import calibration_file
 from gateway.engines.watch import EngineWatch
 from gateway.server import wiring
 from gateway.server.calibrations import step_model_of
@@ -85,6 +87,22 @@ def a_file(folder, **changes):
     path = folder / "a.calibration.yaml"
     path.write_text(yaml.safe_dump(said))
     return {"calibration": path.name, "limits": LIMITS}
+
+
+def test_a_file_that_tells_tokens_of_the_same_step_apart_predicts_prompts_of_one_step_and_of_several(tmp_path):
+    def estimate(value):
+        return {"value": value, "low": value, "high": value}
+
+    a_file(tmp_path, per_sequence_s=estimate(0.001), per_token_chunk_s=estimate(100e-9))
+    read = calibration_file.load(tmp_path / "a.calibration.yaml")
+    seconds = {each.prompt_tokens: each.seconds for each in read.samples(EngineLimits(max_num_batched_tokens=2048))}
+    tokens_s, chunk_s = 2048 / 27_800, 100e-9 * 2048**2 / 2
+    assert seconds[2048] == pytest.approx(0.005 + tokens_s + chunk_s)
+    longest = max(seconds)
+    steps = longest // 2048
+    assert steps > 1
+    context_s = 54e-9 * 2048**2 * steps * (steps - 1) / 2
+    assert seconds[longest] == pytest.approx(steps * (0.005 + tokens_s + chunk_s) + context_s)
 
 
 async def test_a_calibration_file_is_in_force_from_the_start_and_nothing_is_probed(tmp_path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.engines.health import SILENT_MAX
-from gateway.testing import answers
+from gateway.testing import answers, raw_client
 from gateway.testing.harness import MODEL, a_chat, running
 from gateway.testing.scripted_engine import ScriptedEngine
 
@@ -91,6 +91,26 @@ async def test_the_pools_engines_count_in_turn(tmp_path):
             assert (await gateway.chat()).status == 200
     asked = [sum(post.path == "/tokenize" for post in engine.posts) for engine in (one, other)]
     assert asked == [2, 2]
+
+
+async def test_a_drained_engine_counts_only_where_no_other_can(tmp_path):
+    script = counting(answers.json_answer({"count": 7}))
+    async with (
+        ScriptedEngine(script) as one,
+        ScriptedEngine(script) as other,
+        running(tmp_path, one, other, pools=POOLS) as gateway,
+    ):
+        drain = {"pool": "chat", "weights": {"a": 0}}
+        assert (await raw_client.request(gateway.ops_port, "/api/route", drain)).status == 200
+        for _ in range(3):
+            assert (await gateway.chat()).status == 200
+            assert (await gateway.ask("/tokenize", {"model": MODEL, "prompt": "Hi"})).status == 200
+        assert (len(one.posts), len(other.posts)) == (0, 9)
+        await other.refuse_connections()
+        await other.cut_connections()
+        await gateway.until(lambda: not gateway.gateway.rooms.watches["b"].health.is_up)
+        assert (await gateway.ask("/tokenize", {"model": MODEL, "prompt": "Hi"})).status == 200
+    assert [post.path for post in one.posts] == ["/tokenize"]
 
 
 async def test_an_engine_that_never_counts_is_silent_like_one_that_never_answers(tmp_path):

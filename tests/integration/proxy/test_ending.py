@@ -15,8 +15,10 @@ from gateway.testing.harness import INTERACTIVE_KEY, a_chat, settings_text, writ
 from gateway.testing.raw_client import BrokenAnswer, RawClient
 from gateway.testing.scripted_engine import ScriptedEngine
 
+pytestmark = pytest.mark.asyncio(loop_factories=["uvloop"])  # the process has a loop of its own, whatever the test's is
+
 CHAT = "/v1/chat/completions"
-READY_S_MAX = 30.0
+READY_S_MAX = 90.0
 POLICY = """
 version: 1
 name: one-at-a-time
@@ -133,7 +135,7 @@ async def test_after_settling_new_requests_are_503_and_told_to_reconnect_elsewhe
 async def test_while_settling_new_requests_are_served_and_idle_connections_are_closed(tmp_path):
     async with (
         ScriptedEngine(answers.completion()) as engine,
-        serving(tmp_path, engine, settle_s=1.0) as process,
+        serving(tmp_path, engine, settle_s=20.0) as process,
     ):
         await process.until_ready()
         async with process.client() as idle:
@@ -143,6 +145,7 @@ async def test_while_settling_new_requests_are_served_and_idle_connections_are_c
             assert await idle.read_end() == b""
         answer = await process.ask(CHAT, a_chat())
         assert (answer.status, answer.header("connection")) == (200, "close")
+        process.child.send_signal(signal.SIGTERM)  # nothing is left to be cut
         assert await process.exit_status() == 0
 
 

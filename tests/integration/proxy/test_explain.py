@@ -8,7 +8,7 @@ import sys
 from gateway.core.plan import AdmissionKind, SlotBudget
 from gateway.testing import answers
 from gateway.testing.builders import a_class, a_plan, an_admission
-from gateway.testing.harness import running
+from gateway.testing.harness import MODEL, running
 from gateway.testing.scripted_engine import ScriptedEngine
 
 
@@ -75,4 +75,36 @@ async def test_what_waited_what_was_refused_and_what_never_came_to_admission(tmp
         assert (await explain(gateway, malformed.header("x-request-id")))[0] == 0
         code, _, error = await explain(gateway, "nobody/../%20")
         assert code == 1
+        assert error.startswith("error: The gateway gives no such ids. Give the x-request-id of its answer; ")
+        code, _, error = await explain(gateway, f"req-{'0' * 24}")
+        assert code == 1
         assert error.startswith("error: No request of this id is among those that are kept. Look in the log: ")
+
+
+async def test_what_takes_no_engine_time_is_explained_as_that(tmp_path):
+    async with ScriptedEngine(answers.completion()) as engine, running(tmp_path, engine) as gateway:
+        asked = [
+            await gateway.ask("/tokenize", {"model": MODEL, "prompt": "a secret word"}),
+            await gateway.ask("/v1/models"),
+            await gateway.ask("/v1/elsewhere"),
+            await gateway.ask("/v1/models", key="gw-unknown-0123456789-0123456789-0123456789"),
+            await gateway.ask("/tokenize", {"model": "a secret model", "prompt": "a secret word"}),
+        ]
+        said = [await told(gateway, each.header("x-request-id")) for each in asked]
+        assert [(each["route"], each["engine"], each["status"]) for each in said] == [
+            ("/tokenize", "a", asked[0].status),
+            ("/v1/models", None, 200),
+            (None, None, 404),
+            ("/v1/models", None, 401),
+            ("/tokenize", None, 404),
+        ]
+        reasons = [each["refusal"] and each["refusal"]["reason"] for each in said]
+        assert reasons == [None, None, "unknown_route", "unauthenticated", "unknown_model"]
+        assert "secret" not in str(said)
+        code, out, _ = await explain(gateway, asked[0].header("x-request-id"))
+        assert code == 0
+        assert "take no engine time" in out
+        assert "Class interactive. It was passed on to engine a." in out
+        code, out, _ = await explain(gateway, asked[2].header("x-request-id"))
+        assert code == 0
+        assert "Reason unknown_route." in out

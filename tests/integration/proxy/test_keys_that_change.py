@@ -40,13 +40,26 @@ def looking_often(monkeypatch):
 
 
 async def test_a_changed_file_is_in_force_without_a_restart(tmp_path, looking_often):
-    async with ScriptedEngine(answers.completion()) as engine, running(tmp_path, engine) as gateway:
+    go_on, under_way = asyncio.Event(), []
+
+    async def script(request, wire):
+        if request.json().get("stream"):
+            await go_on.wait()
+        await answers.stream_or_whole("a", "b")(request, wire)
+
+    async with ScriptedEngine(script) as engine, running(tmp_path, engine) as gateway, asyncio.TaskGroup() as group:
         await until_status(gateway, INTERACTIVE_KEY, 200)
+        under_way += [group.create_task(gateway.chat(stream=True)) for _ in range(5)]
+        await engine.until(lambda: sum(bool(post.json().get("stream")) for post in engine.posts) == len(under_way))
         assert (await gateway.chat(key=NEW_KEY)).status == 401
         await asyncio.to_thread((tmp_path / "keys.yaml").write_text, keys_text(NEW_KEY))
         await until_status(gateway, NEW_KEY, 200)
         assert (await gateway.chat(key=INTERACTIVE_KEY)).status == 401
         assert await gateway.metric("gateway_reloads_total", result="applied") == 1
+        go_on.set()
+    assert [(each.result().status, each.result().body.endswith(b"[DONE]\n\n")) for each in under_way] == [
+        (200, True)
+    ] * 5
 
 
 async def test_only_keys_that_changed_are_told_of(tmp_path, looking_often, logged):
@@ -102,6 +115,7 @@ async def test_a_bad_file_is_told_and_the_last_good_one_stays_in_force(
     assert line["fix"]
 
 
+@pytest.mark.asyncio(loop_factories=["uvloop"])  # the process has a loop of its own
 async def test_sighup_reloads_and_ends_nothing(tmp_path):
     async with ScriptedEngine(answers.completion()) as engine:
         value = settings_text({"a": engine.url}, policy="passthrough", drain={"settle_s": 0, "deadline_s": 5})

@@ -26,6 +26,7 @@ SHOWN_ONCE_IT_HAPPENED = {
     "gateway_slice_cached_ratio",
     "gateway_slices_total",
     "gateway_tap_overflows_total",
+    "gateway_trace_spans_total",
 }
 CHAT = "/v1/chat/completions"
 

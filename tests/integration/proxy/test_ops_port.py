@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from dataclasses import asdict
+
+import pytest
 
 from gateway.core.plan import AdmissionKind, KvBudget, OrderKind, SlotBudget
-from gateway.testing import answers
+from gateway.core.steptime import PrefillSample
+from gateway.observe.exposition import CONTENT_TYPE
+from gateway.server.promises import Promises
+from gateway.testing import answers, raw_client
 from gateway.testing.builders import a_class, a_plan, an_admission
 from gateway.testing.harness import BATCH_KEY, INTERACTIVE_KEY, a_chat, running
 from gateway.testing.scripted_engine import ScriptedEngine
 
 CHAT = "/v1/chat/completions"
+FITTING = {"max_num_batched_tokens": 8192, "long_prefill_token_threshold": 640, "max_num_seqs": 128}
 
 
 def two_at_a_time():
@@ -43,10 +51,69 @@ async def test_health_readiness_and_state_say_what_is(tmp_path):
     }
 
 
+async def test_a_promise_is_what_the_core_computes_and_follows_what_is_learnt_of_the_engine(tmp_path):
+    async with ScriptedEngine() as engine, running(tmp_path, engine, engine={"limits": FITTING}) as gateway:
+        rooms = gateway.gateway.rooms
+
+        async def shown():
+            return (await gateway.ops("/api/state")).json()["pools"]["chat"]["engines"]["a"]["guarantee"]
+
+        def computed():
+            return json.loads(json.dumps(asdict(Promises(rooms).bases()["a"].promised())))
+
+        before = await shown()
+        assert before == computed()
+        assert before["short_entry"]["ttft_s"] > 0
+        rooms.gates["chat"].calibrated("a", [PrefillSample(640 * n, n, 0.5 * n) for n in (1, 2, 8)])
+        after = await shown()
+        assert after == computed()
+        assert after["short_entry"]["ttft_s"] > before["short_entry"]["ttft_s"]
+
+
 async def test_the_public_port_has_nothing_of_it(tmp_path):
     async with ScriptedEngine() as engine, running(tmp_path, engine) as gateway:
         for path in ("/metrics", "/healthz", "/readyz", "/api/state"):
             assert (await gateway.ask(path)).status == 404
+
+
+async def test_a_page_that_is_read_by_a_name_which_only_resolves_here_is_not_told_anything(tmp_path):
+    paths = ("/", "/metrics", "/healthz", "/readyz", "/api/state", "/api/explain/r", "/nowhere")
+    async with ScriptedEngine() as engine, running(tmp_path, engine) as gateway:
+        for path in paths:
+            refused = await raw_client.request(gateway.ops_port, path, headers={"Host": "rebound.example:9090"})
+            assert (refused.status, "localhost" in refused.json()["error"]["fix"]) == (403, True)
+        for host in ("localhost:9090", "127.0.0.2", "[::1]:9090"):
+            answer = await raw_client.request(gateway.ops_port, "/healthz", headers={"Host": host})
+            assert answer.status == 200
+        async with raw_client.RawClient(gateway.ops_port) as probe:  # of HTTP/1.0: no browser
+            await probe.send(b"GET /healthz HTTP/1.0\r\n\r\n")
+            assert (await probe.read_head()).status == 200
+
+
+async def test_beyond_loopback_any_name_may_be_the_ports(tmp_path):
+    ops = {"host": "0.0.0.0", "port": 0}  # noqa: S104 - it is the case
+    async with ScriptedEngine() as engine, running(tmp_path, engine, ops=ops) as gateway:
+        answer = await raw_client.request(gateway.ops_port, "/metrics", headers={"Host": "gateway.internal:9090"})
+    assert answer.status == 200
+
+
+@pytest.mark.parametrize(
+    ("accept", "is_open_metrics"),
+    [
+        ("application/openmetrics-text; version=1.0.0", True),
+        ("application/openmetrics-text", True),
+        ("text/plain;version=0.0.4;q=0.5,application/openmetrics-text;version=1.0.0;q=0.1", True),
+        ("application/openmetrics-text; version=0.0.1,text/plain;version=0.0.4;q=0.5,*/*;q=0.1", False),
+        ("text/plain;version=1.0.0;escaping=allow-utf-8", False),
+        ("*/*", False),
+    ],
+)
+async def test_openmetrics_is_for_whoever_asks_for_it(tmp_path, accept, is_open_metrics):
+    async with ScriptedEngine() as engine, running(tmp_path, engine) as gateway:
+        answer = await raw_client.request(gateway.ops_port, "/metrics", headers={"Accept": accept})
+    assert answer.body.endswith(b"# EOF\n") is is_open_metrics
+    expected = "application/openmetrics-text; version=1.0.0; charset=utf-8" if is_open_metrics else CONTENT_TYPE
+    assert answer.header("content-type") == expected
 
 
 async def test_what_the_engine_says_is_shown_and_a_restart_is_counted(tmp_path):

@@ -40,6 +40,12 @@ def engines_shown(page):
     return {line for line in page.body.decode().splitlines() if 'engine="' in line and "first_token" not in line}
 
 
+def gauges_of(page):
+    """Return every sample of every gauge."""
+    families = text_string_to_metric_families(page.body.decode())
+    return [sample for family in families if family.type == "gauge" for sample in family.samples]
+
+
 async def test_engines_come_and_go_under_load_and_every_request_is_answered(tmp_path):
     async def script(request, wire):
         await asyncio.sleep(0.002)
@@ -63,6 +69,7 @@ async def test_engines_come_and_go_under_load_and_every_request_is_answered(tmp_
                 await rewrite(tmp_path, settings_text(urls))
                 assert (await post(gateway)).status == 200
                 await gateway.until(lambda urls=urls: {"a", "b"} & urls.keys() <= up(gateway))
+                assert [each for each in gauges_of(await gateway.ops("/metrics")) if each.value < 0] == []
             done.set()
         await gateway.until(lambda: set(gateway.gateway.rooms.watches) == {"a"})
         page = await gateway.ops("/metrics")
@@ -174,9 +181,7 @@ async def test_a_pool_that_is_taken_away_serves_who_waits_in_it_and_then_is_gone
         await gateway.until(lambda: "b" in up(gateway))
         assert (await gateway.chat(model="other")).status == 200
         assert await gateway.metric("gateway_queue_requests", pool="chat") == 0
-        page = (await gateway.ops("/metrics")).body.decode()
-        gauges = [family for family in text_string_to_metric_families(page) if family.type == "gauge"]
-        labels = [sample.labels for family in gauges for sample in family.samples]
+        labels = [each.labels for each in gauges_of(await gateway.ops("/metrics"))]
         assert not [each for each in labels if each.get("engine") == "a" or each.get("pool") == "chat"]
         assert (await gateway.ops("/api/state")).json()["pools"].keys() == {"other"}
 
@@ -227,6 +232,10 @@ async def test_many_reloads_leave_no_task_and_no_engine_behind(tmp_path):
             assert (await post(gateway)).status == 200
         await gateway.until(lambda: len(asyncio.all_tasks()) <= before)
         assert (await gateway.chat()).status == 200
+        assert (await gateway.chat(key="gw-unknown-0123456789-0123456789-0123456789")).status == 401
+        assert await gateway.metric("gateway_offered_total") == 2
+        assert await gateway.metric("gateway_requests_total", outcome="completed") == 1
+        assert await gateway.metric("gateway_refusals_total", reason="unauthenticated") == 1
         assert set(gateway.gateway.rooms.watches) == {"a"}
 
 

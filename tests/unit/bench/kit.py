@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -209,18 +210,21 @@ Script = Callable[[Asked, Reply], Awaitable[None]]
 
 @dataclass
 class ScriptedServer:
-    """Keeps what it was asked; POSTs go to the script, GETs to `pages`."""
+    """Keeps what it was asked; POSTs go to the script, GETs to `pages`. sampled: by a process beside the bench."""
 
     script: Script
     pages: dict[str, bytes] = field(default_factory=lambda: {"/v1/models": b'{"data": []}'})
     asked: list[Asked] = field(default_factory=list)
     url: str = ""
+    sampled: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while (asked := await _read(reader)) is not None:
                 reply = Reply(reader, writer)
                 if asked.method == "GET":
+                    if "urllib" in asked.headers.get("user-agent", ""):
+                        self.sampled.set()
                     page = self.pages.get(asked.path)
                     await reply.whole(404 if page is None else 200, page or b"")
                     continue
@@ -245,7 +249,9 @@ async def _read(reader: asyncio.StreamReader) -> Asked | None:
 
 
 @asynccontextmanager
-async def scripted(script: Script, **options: Any) -> AsyncIterator[ScriptedServer]:
+async def scripted(
+    script: Script, *, tls: ssl.SSLContext | None = None, **options: Any
+) -> AsyncIterator[ScriptedServer]:
     """A server on a free port, and gone at the end with all its connections."""
     scripted_server = ScriptedServer(script, **options)
     tasks: set[asyncio.Task[None]] = set()
@@ -259,9 +265,9 @@ async def scripted(script: Script, **options: Any) -> AsyncIterator[ScriptedServ
         finally:
             tasks.discard(task)
 
-    server = await asyncio.start_server(connected, "127.0.0.1", 0, limit=2**20)
+    server = await asyncio.start_server(connected, "127.0.0.1", 0, limit=2**20, ssl=tls)
     host, port = server.sockets[0].getsockname()
-    scripted_server.url = f"http://{host}:{port}"
+    scripted_server.url = f"{'http' if tls is None else 'https'}://{host}:{port}"
     try:
         yield scripted_server
     finally:

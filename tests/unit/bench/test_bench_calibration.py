@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import time
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from bench_kit import scripted, usage_event
 
 from bench import calibration
-from bench.analysis.step_model import TERMS, Sample, decode, fit, prefill
+from bench.analysis.step_model import TERMS, Sample, decode, fit, prefill, together
 from bench.calibration import Measured, measure, prompt_lengths
 from bench.engine.lone_requests import LONE_PATH, LoneRequests, Timed, Untimed
 from bench.errors import TargetUnreachableError
@@ -19,7 +20,7 @@ from bench.load.target import Target
 from bench.records.calibration import contents
 from bench.report.calibration_table import describe
 
-TRUE = (0.008, 0.006, 1 / 27_800, 54e-9)
+TRUE = (0.008, 0.006, 1 / 27_800, 54e-9, 0.0003, 90e-9)
 STEP = 2048
 LENGTHS = [256, 512, 1024, 2048, 4096, 8192]
 
@@ -32,6 +33,7 @@ def samples(noise: float = 0.0, spoilt: float = 0.0, rounds: int = 6) -> list[Sa
     """`noise`: each is up to so much too long; `spoilt`: the share that takes three times as long."""
     draw = random.Random(1)
     shapes = [*(prefill(tokens, STEP, 1.0) for tokens in LENGTHS), prefill(16, STEP, 1.0), decode(16, 64, 1.0)]
+    shapes.append(decode(16, 64, 1.0, sequences=16))
     return [
         shape._replace(seconds=true_s(shape) * draw.uniform(1, 1 + noise) * (3 if draw.random() < spoilt else 1))
         for _ in range(rounds)
@@ -62,6 +64,22 @@ def test_more_noise_gives_wider_intervals() -> None:
     assert width(0.2) > width(0.02)
 
 
+def test_where_no_prompt_takes_two_steps_tokens_of_earlier_steps_cost_what_those_of_the_same_do() -> None:
+    short = [each for each in samples() if not each.terms[0] or each.terms[1] == 1]
+    found = fit(short).terms
+    assert found["per_token_chunk_s"] == found["per_token_context_s"]
+    assert found["per_token_context_s"].value == pytest.approx(TRUE[-1], rel=0.05)
+
+
+def test_those_that_start_one_after_another_decode_beside_fewer_and_beside_the_prompts_of_the_later() -> None:
+    """Two, of which the second begins when the first is half done: each has the other beside it in half of its steps."""
+    sample = together(16, 64, [(0.0, 1.0), (0.5, 1.5)])
+    assert sample.seconds == 1.0
+    assert sample.terms[:2] == (0, 64)
+    assert sample.terms[4] == 64 * 1.5 + 0.5
+    assert sample.terms[2] == 64 * 1.5 + 0.5 * 16
+
+
 def test_no_term_is_ever_negative() -> None:
     flat = [Sample(each.terms, 0.05 + each.terms[2] ** 0.5 / 1000) for each in samples()]
     assert all(estimate.low >= 0 for estimate in fit(flat).terms.values())
@@ -82,18 +100,23 @@ def test_prompts_go_from_a_part_of_a_step_to_what_fits(
 
 
 class Engine:
-    """Answers in no time, and moves its clock by what the true model says."""
+    """Answers in no time, and moves its clock by what the true model says; who asks at once decodes at once."""
 
     def __init__(self, slower: float = 1.0) -> None:
         self.now = 0.0
         self.slower = slower
         self.asked: list[int] = []
+        self.inside = self.together = 0
 
     async def ask(self, prompt_tokens: int, output_tokens: int, _s_max: float) -> Timed | Untimed:
         self.asked.append(prompt_tokens)
+        self.together = self.together + 1 if self.inside else 1
+        self.inside += 1
+        await asyncio.sleep(0)
+        self.inside -= 1
         ttft_s = self.slower * true_s(prefill(prompt_tokens, STEP, 1.0))
-        decode_s = self.slower * true_s(decode(prompt_tokens, output_tokens - 1, 1.0))
-        self.now += ttft_s + decode_s
+        decode_s = self.slower * true_s(decode(prompt_tokens, output_tokens - 1, 1.0, sequences=self.together))
+        self.now += (ttft_s + decode_s) / self.together
         return Timed(prompt_tokens, ttft_s, output_tokens - 1, decode_s)
 
     async def measured(self, seconds: float = 80.0) -> Measured:
@@ -109,14 +132,17 @@ async def test_every_length_is_timed_in_every_round_after_a_warm_up_that_is_thro
     )
     assert len(measured.decode_step_s) == calibration.ROUNDS_MAX
     assert measured.prompt_tokens_sent == sum(engine.asked)
-    assert fit(measured.samples).terms["base_s"].value == pytest.approx(TRUE[1], rel=0.02)
+    assert len(measured.together_step_s) == calibration.ROUNDS_MAX
+    found = fit(measured.samples).terms
+    assert [found[name].value for name in TERMS] == pytest.approx(list(TRUE), rel=0.02)
 
 
 async def test_a_slow_engine_is_timed_in_what_fits_into_the_time() -> None:
     engine = Engine(slower=8)
     measured = await engine.measured(seconds=30)
     assert max(measured.ttft_s) < 8192
-    assert engine.now <= 30 + 8 * true_s(decode(16, 64, 1.0)) + 8 * true_s(prefill(16, STEP, 1.0))
+    decodes_s = true_s(decode(16, 64, 1.0)) + true_s(decode(16, 64, 1.0, sequences=16))
+    assert engine.now <= 30 + 8 * decodes_s + 16 * true_s(prefill(16, STEP, 1.0))
 
 
 async def test_an_engine_that_is_too_slow_for_three_lengths_is_told_with_what_helps() -> None:
@@ -135,9 +161,10 @@ async def test_a_request_that_gives_no_times_ends_the_calibration_with_its_reaso
 async def test_the_table_shows_each_length_and_each_term() -> None:
     measured = await Engine().measured()
     said = describe(fit(measured.samples), measured, STEP)
-    assert "| prefill of 8192 |     8 |" in said
+    assert "| prefill of 8192   |     8 |" in said
     assert "27,800 tokens/s" in said
     assert "54 ns" in said
+    assert "| decode step of 16 |     8 |" in said
 
 
 async def test_what_is_not_known_has_no_key_in_the_file() -> None:

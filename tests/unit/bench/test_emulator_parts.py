@@ -165,4 +165,14 @@ def test_a_calibration_file_gives_the_steps_their_costs(tmp_path: Path) -> None:
         settings("--calibration", str(file))
 
 
+def test_a_calibration_may_tell_what_requests_in_a_step_and_tokens_of_the_same_step_cost(tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    costs = {**COSTS, "per_sequence_s": 0.0005, "per_token_chunk_s": 6e-8}
+    file.write_text("\n".join(["model: tiny", *(f"{name}: {{value: {value}}}" for name, value in costs.items())]))
+    step_time = settings("--calibration", str(file)).profile.step_time
+    one_s = 0.01 + 0.0005 + 100 * 1e-4 + 6e-8 * 100 * 50
+    assert step_time.prefill_s(100, 100) == pytest.approx(one_s)
+    assert step_time.prefill_s(200, 100) == pytest.approx(2 * one_s + 2e-8 * 100 * 100)
+
+
 COSTS = {"base_s": 0.01, "per_token_s": 1e-4, "per_token_context_s": 2e-8, "request_s": 0.001}

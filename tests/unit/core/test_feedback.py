@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from gateway.core.admission import Admission
 from gateway.core.feedback import LongAllowance, LongControl
+from gateway.core.plan import AdmissionKind, Feedback
+from gateway.testing.builders import a_plan, an_admission, an_engine
 
 NOW = 1000.0
 
@@ -102,3 +107,10 @@ def test_a_smaller_plan_takes_effect_at_once():
     steered, _ = grown(3)
     steered.configure(prefills_max=1, ttft_s=0.5)
     assert steered.allowance.prefills == 1
+
+
+@pytest.mark.parametrize("kind", [AdmissionKind.NONE, AdmissionKind.SLOTS])
+def test_where_a_plan_has_no_token_budgets_it_steers_none(kind):
+    plan = replace(a_plan(admission=an_admission(kind)), feedback=Feedback(500.0))
+    engine = Admission(plan, [an_engine()]).snapshot().engines["a"]
+    assert "long_prefills" not in engine.budgets

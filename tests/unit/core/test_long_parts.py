@@ -403,7 +403,7 @@ def test_steps_that_were_computed_before_a_recall_are_not_expected_again():
     whole_s = parts.model.part_s(0, LONG, STEP)
     parts.now += parts.model.step_s(STEP, 0) + parts.model.step_s(STEP, STEP) + 0.001
     parts.short()
-    left_s = parts.admission._fleet["a"].courses.rest_s(long, parts.model)
+    left_s = parts.admission._fleet["a"].parts.courses.rest_s(long, parts.model)
     assert left_s == pytest.approx(parts.model.part_s(2 * STEP, LONG, STEP)) and left_s < whole_s
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gateway.core.admission import Admission
@@ -68,7 +70,7 @@ def test_those_who_wait_for_two_engines_pass_one_another():
     assert pool.finish(at_a) == [(for_a, "a")]
 
 
-def test_it_is_refused_where_its_engine_is_down_or_gone_and_waits_where_it_went_later():
+def test_it_is_refused_where_its_engine_is_down_or_gone_and_waits_where_it_goes_down_later():
     pool = Two()
     pool.offer("a")
     waiting = pool.offer("a")
@@ -79,10 +81,35 @@ def test_it_is_refused_where_its_engine_is_down_or_gone_and_waits_where_it_went_
         assert isinstance(refused, Refused) and refused.refusal.reason is Reason.NO_ENGINE
     assert waiting.state is TicketState.WAITING
     assert pool.offer(tenant="other").engine == "b"
-    pool.admission.reconfigure(pool.plan, [an_engine("b")], NOW)
-    assert pool.offer("a").state is TicketState.ENDED
     (expired,) = pool.admission.tick(waiting.deadline)
     assert isinstance(expired, Refused) and expired.ticket is waiting
+
+
+@pytest.mark.parametrize("without_it", [[an_engine("b")], [replace(an_engine("a"), weight=0), an_engine("b")]])
+def test_it_is_refused_at_once_where_its_engine_leaves_the_pool_or_takes_nothing_new(without_it):
+    pool = Two()
+    for engine in "ab":
+        pool.offer(engine, tenant="first")
+    bound, behind = pool.offer("a"), pool.offer()
+    too_late = pool.offer("a", tenant="hasty", wait_s_max=1)
+    refused, expired = [], []
+    for event in pool.admission.reconfigure(pool.plan, without_it, NOW + 1):
+        assert isinstance(event, Refused)
+        (refused if event.outcome is Outcome.REFUSED else expired).append(event)
+    assert [event.ticket for event in expired] == [too_late]
+    assert [(event.ticket, event.refusal.reason, event.waited_s) for event in refused] == [(bound, Reason.NO_ENGINE, 1)]
+    assert refused[0].refusal.retry_after_s is not None
+    assert behind.state is TicketState.WAITING
+    assert pool.offer("a").state is TicketState.ENDED
+
+
+def test_sent_back_by_an_engine_that_has_left_the_pool_it_is_refused_at_once():
+    pool = Two()
+    ticket = pool.offer("a")
+    assert pool.admission.reconfigure(pool.plan, [an_engine("b")], NOW) == []
+    (refused,) = pool.admission.requeue(ticket, NOW, 1.0)
+    assert isinstance(refused, Refused) and refused.refusal.reason is Reason.NO_ENGINE
+    assert list(pool.admission.fleet.names()) == ["b"]
 
 
 def test_a_tenant_at_its_own_bound_is_not_brought_back_for_having_waited():

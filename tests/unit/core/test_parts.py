@@ -193,7 +193,7 @@ def test_the_time_of_the_last_part_tells_of_the_cache_only_where_the_answer_is_a
     while (prefix := line.prefix()) is not None:
         line.slice_ends(ticket, cached_tokens=prefix)
     line.first_token(ticket, after_s=30.0)
-    assert line.admission._fleet["a"].courses.trust._lost == lost
+    assert line.admission._fleet["a"].parts.courses.trust._lost == lost
 
 
 def test_the_time_of_a_part_that_others_shared_tells_nothing():
@@ -203,7 +203,7 @@ def test_the_time_of_a_part_that_others_shared_tells_nothing():
         line.slice_ends(ticket, cached_tokens=prefix)
     line.offer(SHORT)
     line.first_token(ticket, after_s=30.0)
-    assert line.admission._fleet["a"].courses.trust._lost == 0
+    assert line.admission._fleet["a"].parts.courses.trust._lost == 0
 
 
 def test_an_answer_that_came_as_its_request_was_taken_back_ends_its_course_and_tells_nothing():
@@ -213,7 +213,7 @@ def test_an_answer_that_came_as_its_request_was_taken_back_ends_its_course_and_t
     assert line.said(Recalled)
     line.first_token(ticket)
     assert line.admission.snapshot().engines["a"].dividing.courses == ()
-    assert line.admission._fleet["a"].courses.trust._lost == 0
+    assert line.admission._fleet["a"].parts.courses.trust._lost == 0
 
 
 # ── how long one is held ──
@@ -242,10 +242,10 @@ def test_what_a_request_leaves_in_the_cache_is_its_reserve_where_its_output_is_n
     line.offer()
     short = line.offer(SHORT, output_tokens=128)
     line.finish(short)
-    assert line.admission._fleet["a"].courses._freed_tokens == SHORT + 128
+    assert line.admission._fleet["a"].parts.courses._freed_tokens == SHORT + 128
     short = line.offer(SHORT, output_tokens=128)
     line.finish(short, output_tokens=10)
-    assert line.admission._fleet["a"].courses._freed_tokens == 2 * SHORT + 128 + 10
+    assert line.admission._fleet["a"].parts.courses._freed_tokens == 2 * SHORT + 128 + 10
 
 
 def test_a_cap_is_without_end_where_the_budget_does_not_bind():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics_families
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.core.admission import Admission
@@ -209,3 +210,20 @@ def test_a_refusal_is_labelled_with_its_length_and_pool_from_when_it_is_measured
     assert exchange.length_class is LengthClass.SHORT
     assert pool.value("gateway_refusals_total", **COMMON, reason="bad_request") == 1
     assert pool.value("gateway_requests_total", **COMMON, outcome="refused") == 1
+
+
+def test_the_whole_exposition_is_valid_openmetrics_under_the_same_names():
+    pool = Pool()
+    exchange, ticket = pool.offer()
+    pool.take(pool.admission.first_token(ticket, pool.now))
+    pool.observer.usage(exchange, Usage(prompt_tokens=100, output_tokens=7))
+    pool.take(pool.admission.finish(ticket, Outcome.COMPLETED, pool.now))
+    names = [
+        {sample.name for family in read(exposition.decode()) for sample in family.samples}
+        for read, exposition in (
+            (text_string_to_metric_families, pool.observer.exposition()),
+            (open_metrics_families, pool.observer.exposition(open_metrics=True)),
+        )
+    ]
+    assert names[0] == names[1]
+    assert "gateway_offered_total" in names[1]

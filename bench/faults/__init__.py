@@ -1,0 +1,1 @@
+"""Fault drills: what breaks, under which load, and what must be true of every request afterwards."""

@@ -1,0 +1,112 @@
+"""What a drill is held on: the embedded engine with its fault and a gateway before it, or what a user says is live.
+
+Owns the processes and their files. Judges nothing.
+"""
+
+from __future__ import annotations
+
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from bench.faults.drills import Drill
+from bench.faults.expectations import Counted
+from bench.load.target import Target
+from bench.local_gateway import Callers, LocalGateway, base_of_engine
+from bench.own_processes import HOST, free_ports, running
+from bench.simulation.emulator.vocabulary import FOLDER
+
+MODEL = "emulated"
+STEP_TOKENS, THRESHOLD, SEQUENCES = 2048, 640, 128
+# Short ones, so that a drill about silence lasts seconds.
+TIMEOUTS = {"connect_s": 2, "first_byte_s": 8, "idle_s": 4}
+_SETTLED_S_MAX = 10.0
+_POLL_S = 0.1
+_OPEN = ("gateway_receiving_requests", "gateway_queue_requests", "gateway_running_requests")
+_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """Where the load goes, and where the gateway's own account is read; None: nowhere."""
+
+    target: Target
+    model: str
+    tokenizer: Path
+    ops_url: str | None
+
+
+@contextmanager
+def embedded(drill: Drill, folder: Path, policy: str, callers: Callers) -> Iterator[Scene]:
+    """Raises TargetUnreachableError where engine or gateway do not come up."""
+    (port,) = free_ports(1)
+    engine_url = f"http://{HOST}:{port}"
+    gateway = LocalGateway(folder.absolute(), callers)
+    options = {
+        "scheduling": "priority",
+        "calibration": "off",
+        "limits": _limits(drill),
+        "timeouts": TIMEOUTS,
+    }
+    base = base_of_engine(engine_url, MODEL, FOLDER, options)
+    folder.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        # An engine that starts slowly is started, and nobody waits for it.
+        ready = None if drill.waits else f"{engine_url}/health"
+        stack.enter_context(running(_engine_words(drill, port), folder / f"{drill.name}-engine.log", ready))
+        stack.enter_context(gateway.serving(drill.name, policy, base, without_engine=drill.waits))
+        target = Target(
+            name=drill.name,
+            base_url=gateway.url,
+            key_names=callers.variables(),
+            priority={},
+            metrics_url=f"{engine_url}/metrics",
+            keys=callers.keys,
+        )
+        yield Scene(target, MODEL, FOLDER, gateway.ops_url)
+
+
+def counted(ops_url: str) -> Counted:
+    """What the gateway counted, as soon as nothing is open there any more, or a little later."""
+    give_up_at = time.monotonic() + _SETTLED_S_MAX
+    while True:
+        with _direct.open(f"{ops_url}/metrics", timeout=5) as answer:
+            sums = _sums(answer.read().decode())
+        found = Counted(
+            sums.get("gateway_offered_total", 0.0),
+            sums.get("gateway_requests_total", 0.0),
+            sum(sums.get(name, 0.0) for name in _OPEN),
+        )
+        if found.open == 0 or time.monotonic() >= give_up_at:
+            return found
+        time.sleep(_POLL_S)
+
+
+def _sums(text: str) -> Mapping[str, float]:
+    sums: dict[str, float] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            sums[sample.name] = sums.get(sample.name, 0.0) + sample.value
+    return sums
+
+
+def _limits(drill: Drill) -> dict[str, int]:
+    said = dict(zip(drill.engine[::2], drill.engine[1::2], strict=True))
+    return {
+        "max_num_batched_tokens": STEP_TOKENS,
+        "long_prefill_token_threshold": THRESHOLD,
+        "max_num_seqs": int(said.get("--max-num-seqs", SEQUENCES)),
+    }
+
+
+def _engine_words(drill: Drill, port: int) -> list[str]:
+    words = ["emulate", "--profile", "cpu", "--port", str(port), "--scheduling-policy", "priority"]
+    words += ["--long-prefill-token-threshold", str(THRESHOLD), "--max-num-batched-tokens", str(STEP_TOKENS)]
+    if "--max-num-seqs" not in drill.engine:
+        words += ["--max-num-seqs", str(SEQUENCES)]
+    return [*words, *drill.engine, *(word for fault in drill.faults for word in ("--fault", fault))]
