@@ -321,9 +321,9 @@ class Admission:
                 events.append(self._turn_away(ticket, hopeless, now))
         lanes.resume()
         if fleet.divides:  # after everything else that happens now
-            in_line = lanes.short.head(now) is not None
+            shorts, longs = lanes.short.head(now) is not None, lanes.long.head(now) is not None
             for each in fleet.dividing():
-                events += each.make_way(now, shorts_in_line=in_line)
+                events += each.make_way(now, shorts_in_line=shorts, longs_in_line=longs)
 
     def _refused_at_dispatch(self, ticket: Ticket, engine: Engine, now: float) -> Refusal | None:
         early = self._plan.early_rejection

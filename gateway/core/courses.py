@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from gateway.core.cache_trust import CacheTrust
 from gateway.core.plan import LongPrefill, LongPrefillMode
+from gateway.core.slice_share import SliceShare
 from gateway.core.slices import Course, slice_end
 from gateway.core.steptime import StepModel
 from gateway.core.ticket import Ticket
@@ -20,6 +21,8 @@ _LOST_SHARE = 0.5
 """A part that took more than this share of what its prefix costs anew found no cache."""
 _TELLING_RATIO = 3.0
 """The time of a part tells of the cache where computing its prefix anew would take this many times as long."""
+_TIMES_LEFT = 2.0
+"""A long prompt has time for small slices while its deadline is so many times further than what is left of it."""
 
 
 class PartOut(NamedTuple):
@@ -41,7 +44,16 @@ class Cache(NamedTuple):
 class Courses:
     """The divided prefills of one engine. trust: whether its cache carries them."""
 
-    __slots__ = ("_at_engine", "_block_tokens", "_courses", "_disturbed", "_freed_tokens", "_step_tokens", "trust")
+    __slots__ = (
+        "_at_engine",
+        "_block_tokens",
+        "_courses",
+        "_disturbed",
+        "_freed_tokens",
+        "_share",
+        "_step_tokens",
+        "trust",
+    )
 
     def __init__(self) -> None:
         self.trust = CacheTrust()
@@ -49,6 +61,7 @@ class Courses:
         self._at_engine: Course | None = None
         self._disturbed = False
         self._freed_tokens = 0
+        self._share = SliceShare()
         self._step_tokens = self._block_tokens = 1
 
     def configure(self, limits: EngineLimits) -> None:
@@ -79,23 +92,30 @@ class Courses:
         course = self._courses[ticket]
         course.is_accepted, course.aside_since = True, now
 
-    def next_part(self, model: StepModel, now: float, *, shorts_wait: bool, cache: Cache) -> Course | None:
+    def next_part(
+        self, model: StepModel, now: float, *, shorts_wait: bool, longs_wait: bool, cache: Cache
+    ) -> Course | None:
         """Send a course's next part, where one may go now: it is at the engine then, `sent_tokens` of its prompt."""
+        if longs_wait or len(self._courses) > 1:
+            self._share.long_waits()
         if self._at_engine is not None:
             return None
+        self._share_out(model, now, cache)
         for course in sorted(self._going(), key=lambda course: course.deadline_at):
             if not shorts_wait or self._is_crowded(course, cache) or now >= course.hold_until(model, self._step_tokens):
                 course.sent_tokens, course.sent_at = self._end_of_next(course, model), now
                 course.parts_sent += 1
                 # Who goes although shorts wait has a slice's time to itself, or it would be taken back at once.
-                course.keeps_until = now + course.plan.slice_s if shorts_wait else now
+                course.keeps_until = now + course.slice_s if shorts_wait else now
                 self._at_engine, self._disturbed = course, False
                 return course
         return None
 
-    def disturb(self) -> None:
+    def disturb(self, now: float, *, by_short: bool) -> None:
         """Note that other work was sent beside the part at the engine: its time says nothing of the cache then."""
         self._disturbed = True
+        if by_short:
+            self._share.short_came(now)
 
     def left(self, ticket: Ticket, output_tokens: int | None) -> None:
         """Note that a request has left: its course ends, and what it computed outlives what the cache held before.
@@ -204,8 +224,9 @@ class Courses:
     def end(self, ticket: Ticket) -> Course | None:
         """Forget a course: its prefill is over, or its request has left. Returns it where there was one."""
         course = self._courses.pop(ticket, None)
-        if course is not None and self._at_engine is course:
-            self._at_engine = None
+        if course is not None:
+            self._share.long_ended()
+            self._at_engine = None if self._at_engine is course else self._at_engine
         return course
 
     def snapshot(self, mode: str, model: StepModel) -> DividingSnapshot:
@@ -232,6 +253,15 @@ class Courses:
     def _going(self) -> list[Course]:
         return [course for course in self._courses.values() if course.is_accepted]
 
+    def _share_out(self, model: StepModel, now: float, cache: Cache) -> None:
+        """Say how large slices are now: small for who has time for what that costs, and room beside it."""
+        share = self._share.at(now)
+        for course in self._going():
+            if course.plan.mode is LongPrefillMode.SLICED:
+                left_s = model.part_s(course.done_tokens, course.prompt_tokens, self._step_tokens)
+                has_time = course.deadline_at - now > _TIMES_LEFT * left_s
+                course.share = share if has_time and not self._is_crowded(course, cache) else 1.0
+
     def _is_crowded(self, course: Course, cache: Cache) -> bool:
         """Tell whether the cache is too small for a course to be held (on).
 
@@ -255,7 +285,7 @@ class Courses:
             model,
             done_tokens=course.done_tokens if done_tokens is None else done_tokens,
             prompt_tokens=course.prompt_tokens,
-            slice_s=course.plan.slice_s,
+            slice_s=course.slice_s,
             step_tokens=self._step_tokens,
             block_tokens=self._block_tokens,
         )

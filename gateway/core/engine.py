@@ -136,15 +136,17 @@ class Engine:
         self._alone = None if ledger.prefills else ticket
         ticket.beside_long = ledger.long_prefills > 0
         ledger.charge(ticket)
-        self.parts.courses.disturb()
+        self.parts.courses.disturb(now, by_short=not ticket.needs[0])
         ticket.prefill_s = self.fit.model.prefill_s(ticket.assignment.prompt_tokens, self._chunk_tokens)
         if not ticket.assignment.stream:
             self.first_tokens.expect(ticket, ticket.prefill_s, now)
 
-    def make_way(self, now: float, *, shorts_in_line: bool) -> list[Event]:
+    def make_way(self, now: float, *, shorts_in_line: bool, longs_in_line: bool) -> list[Event]:
         """Let the next part of a long prompt go, or take one back for shorts."""
         is_paused = self.paused_until is not None
-        return self.parts.make_way(self.fit.model, now, shorts_in_line=shorts_in_line, is_paused=is_paused)
+        return self.parts.make_way(
+            self.fit.model, now, shorts_in_line=shorts_in_line, longs_in_line=longs_in_line, is_paused=is_paused
+        )
 
     def dividing(self) -> DividingSnapshot | None:
         """Return whether long prompts are divided here, and how far each is."""

@@ -72,13 +72,18 @@ class Parts:
         self.courses.end(ticket)
         return [Proceed(ticket, None)]
 
-    def make_way(self, model: StepModel, now: float, *, shorts_in_line: bool, is_paused: bool) -> list[Event]:
+    def make_way(
+        self, model: StepModel, now: float, *, shorts_in_line: bool, longs_in_line: bool, is_paused: bool
+    ) -> list[Event]:
         """Let the next part of a long prompt go, or take one back for shorts; none goes to an engine without room."""
         events: list[Event] = []
         shorts_wait = shorts_in_line or self._ledger.short_prefill_tokens > 0
         if shorts_wait and (ticket := self._recall(model, now)) is not None:
             events.append(Recalled(ticket))
-        if not is_paused and (course := self._next_part(model, now, shorts_wait=shorts_wait)) is not None:
+        if is_paused:
+            return events
+        course = self._next_part(model, now, shorts_wait=shorts_wait, longs_wait=longs_in_line)
+        if course is not None:
             events.append(Proceed(course.ticket, None if course.at_request else course.sent_tokens))
         return events
 
@@ -109,9 +114,9 @@ class Parts:
     def forget_timers(self) -> None:
         self._due.discard(self._hold_end)
 
-    def _next_part(self, model: StepModel, now: float, *, shorts_wait: bool) -> Course | None:
+    def _next_part(self, model: StepModel, now: float, *, shorts_wait: bool, longs_wait: bool) -> Course | None:
         """Send the next part that may go, and note when the one after it may."""
-        course = self.courses.next_part(model, now, shorts_wait=shorts_wait, cache=self._cache())
+        course = self.courses.next_part(model, now, shorts_wait=shorts_wait, longs_wait=longs_wait, cache=self._cache())
         if course is not None and course.at_request:
             self._first_tokens.expect(course.ticket, self.courses.rest_s(course.ticket, model), now)
         changes_at = self.courses.changes_at(model, now)

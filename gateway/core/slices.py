@@ -27,13 +27,15 @@ def slice_end(
 ) -> int | None:
     """Return where the next part ends so that it takes about `slice_s`; None: the rest is one part's work.
 
-    Ends lie on block borders, since only whole blocks are cached.
+    Ends lie on block borders, since only whole blocks are cached: on the nearest one, for far into a prompt one block
+    takes long, and parts that end before it would be as much shorter and more.
     """
     aimed_s = max(slice_s, _FIXED_COSTS_MIN * model.base_s)
     if model.part_s(done_tokens, prompt_tokens, step_tokens) <= _LAST_SLICES * aimed_s:
         return None
-    end = done_tokens + _tokens_within(model, aimed_s, done_tokens, step_tokens)
-    end = max(end // block_tokens, done_tokens // block_tokens + 1) * block_tokens
+    tokens = _tokens_within(model, aimed_s, done_tokens, step_tokens)
+    blocks = max(1, round((done_tokens % block_tokens + tokens) / block_tokens))
+    end = (done_tokens // block_tokens + blocks) * block_tokens
     return end if end < prompt_tokens else None
 
 
@@ -58,6 +60,7 @@ class Course:
     is_accepted: the engine would take the request, so that computing it is no waste. is_whole: the rest goes in one
     part. keeps_until: it is not taken back before. deadline_at: of its first token. busy_s: what its parts spent at the
     engine. freed_tokens: of the cache, by others, when it was put aside. found_cached: a part found what lay before it.
+    share: of the plan's slice and hold, how large they are now.
     """
 
     ticket: Ticket
@@ -75,6 +78,7 @@ class Course:
     busy_s: float = 0.0
     found_cached: bool = False
     is_whole: bool = False
+    share: float = 1.0
 
     @property
     def prompt_tokens(self) -> int:
@@ -85,12 +89,16 @@ class Course:
         """Whether the caller's own request is at the engine."""
         return self.sent_tokens == self.prompt_tokens
 
+    @property
+    def slice_s(self) -> float:
+        return self.share * self.plan.slice_s
+
     def hold_s(self, model: StepModel, step_tokens: int, since: float) -> float:
         """Return how long it may be put aside for shorts: as stated, or its slack in equal shares over its parts."""
         if self.plan.hold_max_s is not None:
-            return self.plan.hold_max_s
+            return self.share * self.plan.hold_max_s
         left_s = model.part_s(self.done_tokens, self.prompt_tokens, step_tokens)
-        parts = max(1.0, left_s / self.plan.slice_s)
+        parts = max(1.0, left_s / self.slice_s)
         return max(0.0, self.deadline_at - since - left_s) / parts
 
     def hold_until(self, model: StepModel, step_tokens: int) -> float:

@@ -135,6 +135,59 @@ def test_a_long_prompt_goes_as_growing_prefixes_of_whole_blocks_and_its_own_requ
     assert parts.admission.snapshot().engines["a"].long_prefills == 0
 
 
+def first_slice_s(parts, *, prompts_before, short_ago_s=0.0):
+    """Return how long the first slice takes of a long prompt after so many that nobody waited for."""
+    for _ in range(prompts_before):
+        long = parts.long()
+        parts.to_its_request(long)
+        parts.answer(long)
+    short = parts.short()
+    parts.first_token(short)
+    parts.finish(short)
+    parts.after(short_ago_s)
+    long = parts.long()
+    return parts.model.part_s(0, parts.out[long], STEP)
+
+
+def test_slices_are_small_where_long_prompts_come_one_at_a_time_and_shorts_between_them():
+    assert first_slice_s(Parts(), prompts_before=2) == pytest.approx(SLICE_S, rel=0.1)
+    assert first_slice_s(Parts(), prompts_before=3) == pytest.approx(SLICE_S / 4, rel=0.1)
+    assert first_slice_s(Parts(), prompts_before=3, short_ago_s=11.0) == pytest.approx(SLICE_S, rel=0.1)
+
+
+def test_a_long_prompt_whose_deadline_is_near_has_no_time_for_small_slices():
+    own_s = CPU.prefill_s(LONG, STEP)
+    assert first_slice_s(Parts(ttft_ms=2100 * own_s), prompts_before=3) == pytest.approx(SLICE_S / 4, rel=0.1)
+    assert first_slice_s(Parts(ttft_ms=1900 * own_s), prompts_before=3) == pytest.approx(SLICE_S, rel=0.1)
+
+
+def test_slices_are_whole_from_the_moment_another_long_prompt_waits_and_for_three_more():
+    parts = Parts()
+    first_slice_s(parts, prompts_before=3)
+    (long,) = parts.out
+    parts.end_slice(long)
+    waiting = parts.long()
+    start = parts.out[long]
+    parts.end_slice(long)
+    assert parts.model.part_s(start, parts.out[long], STEP) == pytest.approx(SLICE_S, rel=0.1)
+    parts.to_its_request(long)
+    parts.answer(long)
+    assert parts.model.part_s(0, parts.out[waiting], STEP) == pytest.approx(SLICE_S, rel=0.1)
+
+
+def test_a_small_slice_is_held_for_as_much_less_so_that_the_wait_in_all_is_no_longer():
+    parts = Parts()
+    first_slice_s(parts, prompts_before=3)
+    (long,) = parts.out
+    parts.short()
+    parts.end_slice(long)
+    assert long not in parts.out
+    parts.after(HOLD_S / 4 - 0.01)
+    assert long not in parts.out
+    parts.after(0.02)
+    assert long in parts.out
+
+
 @pytest.mark.parametrize("how", [{"prompt_tokens": 700}, {"is_divisible": False}])
 def test_what_is_one_slices_work_or_cannot_be_divided_goes_whole_and_that_is_no_fallback(how):
     parts = Parts()
