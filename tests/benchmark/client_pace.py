@@ -17,7 +17,6 @@ import os
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ import uvloop
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from bench.analysis.quantiles import quantile
+from bench.direct import direct
 from bench.load.bodies import PreparedRequest
 from bench.load.flight import Flight
 from bench.load.processes import ClientProcesses
@@ -159,7 +159,7 @@ async def paced(url: str, case: Case, processes: int, started_at: float) -> Pace
 
 def arrivals(url: str) -> list[float]:
     """When each request came, by the stub's clock, which is that of all processes here."""
-    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(f"{url}/arrivals") as answer:
+    with direct.open(f"{url}/arrivals") as answer:
         return list(json.load(answer))
 
 
