@@ -10,18 +10,17 @@ import subprocess
 import sys
 import time
 import urllib.error
-import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from bench.children import child
+from bench.direct import direct
 from bench.errors import TargetUnreachableError
 
 HOST = "127.0.0.1"
 READY_S_MAX = 120.0
 POLL_S = 0.1
-_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # loopback, whatever the proxy variables say
 
 
 @contextmanager
@@ -53,7 +52,7 @@ def _wait_until_ready(process: subprocess.Popen[bytes], name: str, url: str, log
     give_up_at = time.monotonic() + READY_S_MAX
     while process.poll() is None and time.monotonic() < give_up_at:
         try:
-            with _direct.open(url, timeout=2):
+            with direct.open(url, timeout=2):
                 return
         except (urllib.error.URLError, OSError):
             time.sleep(POLL_S)

@@ -12,7 +12,6 @@ import signal
 import sys
 import time
 import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from bench.children import child
+from bench.direct import direct
 from bench.engine import gpu
 from bench.engine.gpu import Gpus, NoGpu
 from bench.engine.metrics import parse, wanted
@@ -28,7 +28,6 @@ from bench.engine.metrics import parse, wanted
 PERIOD_S = 1.0
 READ_S_MAX = 5.0
 BYTES_MAX = 16 * 1024 * 1024
-_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 @contextmanager
@@ -56,7 +55,7 @@ def sample(metrics_url: str, gpus: Gpus | NoGpu) -> dict[str, Any]:
     at_s = time.perf_counter()
     line: dict[str, Any] = {"at_s": at_s}
     try:
-        with _direct.open(metrics_url, timeout=READ_S_MAX) as answer:
+        with direct.open(metrics_url, timeout=READ_S_MAX) as answer:
             reading = parse(wanted(answer.read(BYTES_MAX).decode("utf-8", errors="replace")))
         line |= reading.to_json() if reading.gauges else {"unreadable": "no_engine_metrics"}
         if reading.started_at is not None:

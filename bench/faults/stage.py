@@ -6,7 +6,6 @@ Owns the processes and their files. Judges nothing.
 from __future__ import annotations
 
 import time
-import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from bench.direct import direct
 from bench.faults.drills import Drill
 from bench.faults.expectations import Counted
 from bench.load.target import Target
@@ -28,7 +28,6 @@ TIMEOUTS = {"connect_s": 2, "first_byte_s": 8, "idle_s": 4}
 _SETTLED_S_MAX = 10.0
 _POLL_S = 0.1
 _OPEN = ("gateway_receiving_requests", "gateway_queue_requests", "gateway_running_requests")
-_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +74,7 @@ def counted(ops_url: str) -> Counted:
     """What the gateway counted, as soon as nothing is open there any more, or a little later."""
     give_up_at = time.monotonic() + _SETTLED_S_MAX
     while True:
-        with _direct.open(f"{ops_url}/metrics", timeout=5) as answer:
+        with direct.open(f"{ops_url}/metrics", timeout=5) as answer:
             sums = _sums(answer.read().decode())
         found = Counted(
             sums.get("gateway_offered_total", 0.0),

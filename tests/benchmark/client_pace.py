@@ -1,7 +1,8 @@
 """Whether the bench's client keeps time: dispatches a second, and its lag with hundreds of streams open, on loopback.
 
 `python tests/benchmark/client_pace.py` from the repository's root. A stub in a process of its own answers at once, so
-that all that is measured is the client: its lag, and the time to a first token that nobody had to compute.
+that all that is measured is the client: its lag by its own clock, when the requests came to the stub, and the time to a
+first token that nobody had to compute. A bare timer beside it, with the same plan, shows what the machine itself adds.
 """
 
 # ruff: noqa: T201 - a script that prints
@@ -12,22 +13,26 @@ import argparse
 import asyncio
 import gc
 import json
+import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import uvloop
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from bench.analysis.quantiles import quantile
+from bench.direct import direct
 from bench.load.bodies import PreparedRequest
-from bench.load.client import StreamingClient
 from bench.load.flight import Flight
-from bench.load.runner import OpenLoop
+from bench.load.processes import ClientProcesses
+from bench.load.tally import Tally
 from bench.own_processes import free_ports
 from bench.records.request import Outcome, Phase
 from bench.trace.arrivals import Arrival
@@ -46,8 +51,12 @@ class Case:
     stream_s: float
     tokens: int
 
+    def planned_s(self) -> list[float]:
+        return [index / self.rate_per_s for index in range(round(self.rate_per_s * self.seconds))]
 
-CASES = (Case("dispatches", 2000, 2, 0.0, 1), Case("500 open streams", 200, 10, 2.5, 20))
+
+LEAD_IN_S = 3.0
+CASES = (Case("2000 requests/s", 2000, 5, 0.0, 1), Case("200 requests/s, 500 open streams", 200, 10, 2.5, 20))
 
 
 class Stub(asyncio.Protocol):
@@ -55,6 +64,7 @@ class Stub(asyncio.Protocol):
 
     stream_s = 0.0
     tokens = 1
+    arrived: ClassVar[list[float]] = []
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # uvloop's is no subclass, and has its methods
         self._transport = transport
@@ -74,9 +84,11 @@ class Stub(asyncio.Protocol):
 
     def _answer(self, head: bytes) -> None:
         if head.startswith(b"GET"):
-            body = b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(MODELS), MODELS)
+            page = json.dumps(self.arrived).encode() if head.startswith(b"GET /arrivals") else MODELS
+            body = b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(page), page)
             self._transport.write(b"HTTP/1.1 200 OK\r\n" + body)
             return
+        self.arrived.append(time.perf_counter())
         self._transport.write(HEAD + event({"choices": [{"index": 0, "text": "", "finish_reason": None}]}))
         self._token(1)
 
@@ -103,6 +115,7 @@ def chunk(data: bytes) -> bytes:
 
 
 async def serve(port: int, stream_s: float, tokens: int) -> None:
+    gc.disable()  # the stub is not what is measured
     Stub.stream_s, Stub.tokens = stream_s, tokens
     server = await asyncio.get_running_loop().create_server(Stub, "127.0.0.1", port, backlog=4096)
     print("serving", flush=True)
@@ -111,52 +124,78 @@ async def serve(port: int, stream_s: float, tokens: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Of the client: what it sent in a second, how late, and what a request took to its first token, in ms."""
+    """What was sent in a second, and in ms how late by the client's own clock and at the stub, and to the first token."""
 
     sent_per_s: float
-    lag_p50: float
-    lag_p99: float
-    lag_max: float
-    ttft_p50: float
-    ttft_p99: float
+    lags: list[float]
+    arrival_lags: list[float]
+    ttfts: list[float]
     completed: int
 
 
-async def paced(url: str, case: Case) -> Pace:
+async def paced(url: str, case: Case, processes: int, started_at: float) -> Pace:
+    """Sent by the client as `gateway bench run` starts it, in so many processes."""
     clock = time.perf_counter
-    count = round(case.rate_per_s * case.seconds)
     body = json.dumps({"model": "stub", "prompt": "word " * 64, "max_tokens": case.tokens, "stream": True}).encode()
-    flights = [
-        Flight(
-            PreparedRequest(index, f"r-{index}", Arrival(0.0, "short", 64, case.tokens), Phase.WINDOW, {}, body),
-            planned_at=index / case.rate_per_s,
-        )
-        for index in range(count)
-    ]
-    async with StreamingClient(url, "/v1/completions", clock) as client:
-        await client.warm(count)
-        gc.collect()
-        gc.freeze()
-        started_at = clock() + 0.2
-        for flight in flights:
-            flight.planned_at += started_at
-        loop = OpenLoop(flights, client.start, clock, lambda _: None)
-        client.after_reads(loop.look)
-        await loop.run(started_at + case.seconds + 60)
-        gc.unfreeze()
+    flights: list[Flight] = []
+    for index, at_s in enumerate(case.planned_s()):
+        arrival = Arrival(at_s, "short", 64, case.tokens)
+        flights.append(Flight(PreparedRequest(index, f"r-{index}", arrival, Phase.WINDOW, {}, body), started_at + at_s))
+    tally = Tally(flights, case.seconds, clock)
+    async with ClientProcesses(flights, processes, url, "/v1/completions", tally) as client:
+        await client.warm()
+        await client.run(started_at, started_at + case.seconds + 60)
     records = [flight.record(started_at) for flight in flights]
     lags = sorted(record.lag_ms for record in records if record.lag_ms is not None)
-    first = sorted(value for record in records if (value := record.ttft_from_dispatch_ms) is not None)
     span_s = (max(record.dispatched_ms or 0 for record in records) - (records[0].dispatched_ms or 0)) / 1000
     return Pace(
         sent_per_s=(len(lags) - 1) / span_s,
-        lag_p50=at(lags, 0.5),
-        lag_p99=at(lags, 0.99),
-        lag_max=lags[-1],
-        ttft_p50=at(first, 0.5),
-        ttft_p99=at(first, 0.99),
+        lags=lags,
+        arrival_lags=arrival_lags(arrivals(url), [started_at + at_s for at_s in case.planned_s()]),
+        ttfts=sorted(value for record in records if (value := record.ttft_from_dispatch_ms) is not None),
         completed=sum(record.outcome is Outcome.COMPLETED for record in records),
     )
+
+
+def arrivals(url: str) -> list[float]:
+    """When each request came, by the stub's clock, which is that of all processes here."""
+    with direct.open(f"{url}/arrivals") as answer:
+        return list(json.load(answer))
+
+
+def arrival_lags(arrived: Sequence[float], planned: Sequence[float]) -> list[float]:
+    """In ms, in order; the last arrivals count, where a tool tried the stub before."""
+    late = zip(sorted(arrived)[-len(planned) :], planned, strict=True)
+    return sorted((at_s - due_s) * 1000 for at_s, due_s in late)
+
+
+def bare_timer(case: Case, started_at: float) -> None:
+    """The same plan, and nothing to do at its times: how late this machine itself wakes a process."""
+    lags: list[float] = []
+    for at_s in case.planned_s():
+        due = started_at + at_s
+        while (left_s := due - time.perf_counter()) > 0:
+            time.sleep(left_s)
+        lags.append((time.perf_counter() - due) * 1000)
+    print(json.dumps(sorted(lags)))
+
+
+@contextmanager
+def stub(case: Case) -> Iterator[str]:
+    """Its address, while it runs."""
+    (port,) = free_ports(1)
+    words = [sys.executable, __file__, "--stub", str(port), str(case.stream_s), str(case.tokens)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        try:
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            process.terminate()
+
+
+def quantiles(ordered: Sequence[float]) -> tuple[float, float, float]:
+    return at(ordered, 0.5), at(ordered, 0.99), ordered[-1]
 
 
 def at(ordered: Sequence[float], q: float) -> float:
@@ -167,24 +206,32 @@ def at(ordered: Sequence[float], q: float) -> float:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--processes", type=int, default=1, help="of the client (default 1)")
     parser.add_argument("--stub", nargs=3, metavar=("PORT", "STREAM_S", "TOKENS"), help=argparse.SUPPRESS)
+    parser.add_argument("--bare-timer", nargs=2, metavar=("CASE", "STARTED_AT"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.stub:
         uvloop.run(serve(int(args.stub[0]), float(args.stub[1]), int(args.stub[2])))
         return 0
-    print(f"{'case':>18} {'sent/s':>8} {'lag p50':>8} {'p99':>8} {'max ms':>8} {'TTFT p50':>9} {'p99 ms':>8}")
-    for case in CASES:
-        (port,) = free_ports(1)
-        words = [sys.executable, __file__, "--stub", str(port), str(case.stream_s), str(case.tokens)]
-        with subprocess.Popen(words, stdout=subprocess.PIPE) as stub:
-            assert stub.stdout is not None
-            stub.stdout.readline()
-            url = f"http://127.0.0.1:{port}"
-            ours = uvloop.run(paced(url, case))
-            assert ours.completed == round(case.rate_per_s * case.seconds), f"only {ours.completed} completed"
-            figures = (ours.sent_per_s, ours.lag_p50, ours.lag_p99, ours.lag_max, ours.ttft_p50, ours.ttft_p99)
-            print(f"{case.name:>18} " + " ".join(f"{value:8.2f}" for value in figures), flush=True)
-            stub.terminate()
+    if args.bare_timer:
+        bare_timer(CASES[int(args.bare_timer[0])], float(args.bare_timer[1]))
+        return 0
+    print(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores, nice {os.nice(0)}; times in ms")
+    print(f"{'':>34} {'p50':>8} {'p99':>8} {'max':>8}")
+    for number, case in enumerate(CASES):
+        with stub(case) as url:
+            started_at = time.perf_counter() + LEAD_IN_S
+            words = [sys.executable, __file__, "--bare-timer", str(number), str(started_at)]
+            with subprocess.Popen(words, stdout=subprocess.PIPE) as timer:
+                ours = uvloop.run(paced(url, case, args.processes, started_at))
+                floor = json.loads(timer.communicate()[0])
+        assert ours.completed == len(case.planned_s()), f"only {ours.completed} completed"
+        print(f"{case.name}: {ours.sent_per_s:.1f} sent/s")
+        told = {"client": ours.lags, "at the stub": ours.arrival_lags, "bare timer": floor, "TTFT": ours.ttfts}
+        for name, ordered in told.items():
+            print(f"{name:>34} " + " ".join(f"{value:8.2f}" for value in quantiles(ordered)), flush=True)
+        ratio = at(ours.lags, 0.99) / at(floor, 0.99)
+        print(f"{'p99 of the client ÷ bare timer':>34} {ratio:17.2f}")
     return 0
 
 
