@@ -6,11 +6,14 @@ SHELL := /bin/sh
 ENGINE_PORT ?= 8000
 ENGINE_FLAGS ?=
 PYTEST_FLAGS ?=
+TEST_PROCESSES ?= 2
 PINS_FLAGS ?=
 export ENGINE_PORT ENGINE_FLAGS ENGINE_URL ENGINE_API_KEY ENGINE_HOME
 
 BIN := .venv/bin
 READY := .venv/ready
+# Who shares an engine stays in one of the processes: tests/conftest.py.
+PYTEST := $(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadgroup $(PYTEST_FLAGS)
 COMPILE := .cache/pins/bin/uv pip compile $(PINS_FLAGS) --quiet --universal --python-version 3.11 \
 	--generate-hashes --no-annotate --custom-compile-command "make pins"
 
@@ -19,7 +22,8 @@ COMPILE := .cache/pins/bin/uv pip compile $(PINS_FLAGS) --quiet --universal --py
 help:
 	@echo 'make run           set up, and serve on 127.0.0.1:8080 (ops on 127.0.0.1:9090) in front of ENGINE_URL=http://host:port,'
 	@echo '                   or of the embedded engine, an emulator of vLLM on ENGINE_PORT=8000 with ENGINE_FLAGS'
-	@echo 'make test          set up, and run every check and every test, those on the real vLLM too'
+	@echo 'make test          set up, and run every check and every test, those on the real vLLM too, in'
+	@echo '                   TEST_PROCESSES=2 processes at once (0: in one, for -x, --pdb and the like in PYTEST_FLAGS)'
 	@echo 'make check         the quick gate: format, lint, types, layering, unit and property tests'
 	@echo 'make cover         every branch of the core is reached by its unit tests, or this fails'
 	@echo 'make soak          ten minutes of overload by callers and engines that do everything wrong; SOAK_S=60 is one'
@@ -34,10 +38,10 @@ run: $(READY)
 # The last line is pytest's own.
 test: static cover
 	$(BIN)/python -m deploy.engine install
-	$(BIN)/python -m pytest $(PYTEST_FLAGS)
+	$(PYTEST)
 
 check: static cover
-	$(BIN)/python -m pytest $(PYTEST_FLAGS) tests/unit tests/property tests/tidy
+	$(PYTEST) tests/unit tests/property tests/tidy
 
 soak: $(READY)
 	SOAK_S=$${SOAK_S:-600} SOAK_SHOWN=$${SOAK_SHOWN:-/dev/stderr} $(BIN)/python -m pytest $(PYTEST_FLAGS) --capture=no tests/soak

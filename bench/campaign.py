@@ -26,6 +26,7 @@ from bench.scenario import Arm, Scenario, checked
 
 PLAN_FILE = "plan.json"
 CUT_SUFFIX = ".cut"
+REPEATED_SUFFIX = ".invalid"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +51,24 @@ def as_it_is(_arm: Arm) -> AbstractContextManager[None]:
 
 
 class Campaign:
-    """ready: a context in which an arm answers; entered for each of its cells alone."""
+    """ready: a context in which an arm answers; entered for each of its cells alone.
 
-    def __init__(self, folder: Path, plan_of: Callable[[Cell], CellPlan], *, ready: Ready = as_it_is) -> None:
+    retry_invalid: runs that are there and INVALID are set aside, and run again.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        plan_of: Callable[[Cell], CellPlan],
+        *,
+        ready: Ready = as_it_is,
+        retry_invalid: bool = False,
+    ) -> None:
         self.folder = folder
         self.runs: list[CellRun] = []
         self._plan_of = plan_of
         self._ready = ready
-        self._found = _whole_runs(folder)
+        self._found = _whole_runs(folder, retry_invalid=retry_invalid)
 
     def run(self, cells: Iterable[Cell], planned_s: Sequence[float]) -> Sequence[CellRun]:
         """Run what is not there yet, in order; stop at Ctrl-C. `planned_s`: how long requests are sent in each.
@@ -116,14 +127,24 @@ def scenario_of(plan: Mapping[str, Any], folder: Path) -> Scenario:
     return checked(plan.get("scenario", {}), str(folder / PLAN_FILE))
 
 
-def _whole_runs(folder: Path) -> dict[str, Path]:
+def set_aside(folder: Path) -> int:
+    """How many INVALID runs were repeated: a reader of the others is to know."""
+    return len([path for path in folder.iterdir() if path.name.endswith(REPEATED_SUFFIX)])
+
+
+def _whole_runs(folder: Path, *, retry_invalid: bool) -> dict[str, Path]:
     """Cell id to the run of it. Runs that were cut are set aside, those that were interrupted do not count."""
     found: dict[str, Path] = {}
     for each in sorted(path for path in folder.iterdir() if path.is_dir()):
+        if each.name.endswith((CUT_SUFFIX, REPEATED_SUFFIX)):
+            continue
         if stored.is_whole(each):
-            if not stored.read_json(each / "verdict.json").get("interrupted", False):
+            verdict = stored.read_json(each / "verdict.json")
+            if retry_invalid and verdict["verdict"] == "INVALID":
+                each.rename(each.with_name(each.name + REPEATED_SUFFIX))
+            elif not verdict.get("interrupted", False):
                 found.setdefault(stored.read_json(each / "run.json")["cell_id"], each)
-        elif not each.name.endswith(CUT_SUFFIX) and _is_a_run(each):
+        elif _is_a_run(each):
             each.rename(each.with_name(each.name + CUT_SUFFIX))
     return found
 

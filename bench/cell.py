@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from bench.analysis.limits import Limits
 from bench.analysis.measurements import Measurements
@@ -72,5 +73,6 @@ class Seen:
     started_at: float = 0.0
     before: Reading | Unreadable | None = None
     after: Reading | Unreadable | None = None
+    samples: list[dict[str, Any]] = field(default_factory=list)
     version: str | None = None
     busy_engines: list[str] = field(default_factory=list)

@@ -8,11 +8,12 @@ from bench.analysis.cost import cost
 from bench.analysis.measurements import put_together
 from bench.analysis.validity import judge
 from bench.cell import CellPlan, CellResult, Seen
-from bench.engine.metrics import Reading, delta, restarted
+from bench.engine.metrics import UNKNOWN, Reading, delta, restarted
+from bench.engine.samples import GAP_S_TOLERATED, during, longest_gap_s, restarts
 from bench.engine.watch import Unreadable
 from bench.load.lag import PERIOD_S
 from bench.records.run import RunConfig
-from bench.records.store import RunFolder
+from bench.records.store import ENGINE_FILE, RunFolder
 from bench.records.vllm_flat import flat
 from bench.trace.jsonl import sha256 as trace_sha256
 
@@ -40,7 +41,9 @@ def write_down(plan: CellPlan, run_id: str, folder: RunFolder, seen: Seen, *, in
     run = _config(plan, run_id).to_json(engine_version=seen.version, effective_args=effective_args)
     folder.write_json("run.json", run)
     folder.write_requests(records)
-    said = measured.to_json() | _engine_json(seen.before, seen.after)
+    if seen.samples:
+        folder.write_lines(ENGINE_FILE, seen.samples)
+    said = measured.to_json() | _engine_json(seen)
     if plan.engine_cost_per_hour is not None:
         said["cost"] = cost(measured.classes["all"], plan.engine_cost_per_hour).to_json()
     folder.write_json("measurements.json", said)
@@ -53,7 +56,7 @@ def write_down(plan: CellPlan, run_id: str, folder: RunFolder, seen: Seen, *, in
 def _engine_said(seen: Seen) -> tuple[list[str], list[str]]:
     """What voids the run on the engine's part, and what is only worth a note."""
     reasons = [f"the engine at {url} was not idle at the start" for url in seen.busy_engines]
-    if isinstance(seen.before, Reading) and isinstance(seen.after, Reading) and restarted(seen.before, seen.after):
+    if _restarted(seen):
         reasons.append("the engine restarted during the run")
     notes = [
         f"engine metrics {when} the run: {reading.reason}"
@@ -62,6 +65,9 @@ def _engine_said(seen: Seen) -> tuple[list[str], list[str]]:
     ]
     if isinstance(seen.before, Reading) and seen.before.idle is False:
         notes.append("the engine was serving other requests at the start")
+    gap_s = longest_gap_s(seen.samples)
+    if gap_s is not None and gap_s > GAP_S_TOLERATED:
+        notes.append(f"engine metrics during the run: {gap_s:.0f} s without a reading")
     return reasons, notes
 
 
@@ -91,7 +97,14 @@ def _config(plan: CellPlan, run_id: str) -> RunConfig:
     )
 
 
-def _engine_json(before: Reading | Unreadable | None, after: Reading | Unreadable | None) -> dict[str, Any]:
+def _restarted(seen: Seen) -> bool:
+    if restarts(seen.samples):
+        return True
+    return isinstance(seen.before, Reading) and isinstance(seen.after, Reading) and restarted(seen.before, seen.after)
+
+
+def _engine_json(seen: Seen) -> dict[str, Any]:
+    before, after = seen.before, seen.after
     if before is None and after is None:
         return {}
     said: dict[str, Any] = {}
@@ -100,6 +113,8 @@ def _engine_json(before: Reading | Unreadable | None, after: Reading | Unreadabl
             said[when] = reading.to_json()
         elif isinstance(reading, Unreadable):
             said[when] = {"unreadable": reading.reason}
+    if during_it := during(seen.samples):
+        said["during"] = during_it
     if isinstance(before, Reading) and isinstance(after, Reading):
-        said["delta"] = delta(before, after)
+        said["delta"] = dict.fromkeys(before.counters, UNKNOWN) if _restarted(seen) else delta(before, after)
     return {"engine": said}

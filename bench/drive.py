@@ -16,6 +16,8 @@ import uvloop
 
 from bench.cell import CellPlan, CellResult, Seen
 from bench.cell_records import write_down
+from bench.engine.samples import placed
+from bench.engine.sampling import read_lines, sampled
 from bench.engine.watch import engine_version, scrape, wait_until_idle
 from bench.errors import TargetUnreachableError
 from bench.load.bodies import BodyStyle, PreparedRequest, prepare
@@ -48,14 +50,16 @@ def run_cell(
     if watched is not None:
         watched(tally)
     interrupted = False
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        try:
-            runner.run(_drive(plan, seen, clock, echo, tally))
-        except TargetUnreachableError:
-            folder.discard()
-            raise
-        except KeyboardInterrupt:
-            interrupted = True
+    with sampled(plan.target.metrics_url) as samples:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            try:
+                runner.run(_drive(plan, seen, clock, echo, tally))
+            except TargetUnreachableError:
+                folder.discard()
+                raise
+            except KeyboardInterrupt:
+                interrupted = True
+        seen.samples = placed(read_lines(samples), seen.started_at)
     return write_down(plan, run_id, folder, seen, interrupted=interrupted)
 
 

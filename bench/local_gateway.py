@@ -16,6 +16,7 @@ from typing import Any
 import yaml
 
 from bench.errors import UsageError
+from bench.load.target import clean_url
 from bench.own_processes import HOST, free_ports, running
 
 KEY_VARIABLE = "GATEWAY_BENCH_KEY_"
@@ -52,11 +53,10 @@ def fresh_callers(service_classes: Mapping[str, str]) -> Callers:
 
 
 class LocalGateway:
-    """One policy at a time, always at the same address. `base`: the configuration, but for what the bench says."""
+    """One policy at a time, always at the same address."""
 
-    def __init__(self, folder: Path, base: Mapping[str, Any], callers: Callers) -> None:
+    def __init__(self, folder: Path, callers: Callers) -> None:
         self._folder = folder
-        self._base = base
         self._callers = callers
         self._port, self._ops_port = free_ports(2)
 
@@ -65,16 +65,19 @@ class LocalGateway:
         return f"http://{HOST}:{self._port}"
 
     @contextmanager
-    def serving(self, name: str, policy: str) -> Iterator[None]:
-        """A gateway with that policy, a fresh process each time. Raises TargetUnreachableError where none comes up."""
-        config = self._written(name, policy)
+    def serving(self, name: str, policy: str, base: Mapping[str, Any]) -> Iterator[None]:
+        """A gateway with that policy, a fresh process each time. Raises TargetUnreachableError where none comes up.
+
+        base: the configuration, but for what the bench says.
+        """
+        config = self._written(name, policy, base)
         ready_url = f"http://{HOST}:{self._ops_port}/readyz"
         with running(["serve", "--config", str(config)], config.with_suffix(".log"), ready_url):
             yield
 
-    def _written(self, name: str, policy: str) -> Path:
+    def _written(self, name: str, policy: str, base: Mapping[str, Any]) -> Path:
         said = {
-            **self._base,
+            **base,
             "listen": {"host": HOST, "port": self._port},
             "ops": {"host": HOST, "port": self._ops_port},
             "policy": policy,
@@ -99,15 +102,15 @@ def base_of_engine(url: str, model: str, tokenizer: Path, options: Mapping[str, 
     }
 
 
-def base_of_file(path: Path) -> tuple[dict[str, Any], str]:
-    """A gateway.yaml's own settings and its first engine's address. Raises UsageError where it has no engine.
+def base_of_file(path: Path) -> dict[str, Any]:
+    """A gateway.yaml's own settings. Raises UsageError where it has no engine with an address.
 
     What else is wrong with it the gateway says itself. Its paths are from its own folder, and stay so.
     """
     try:
-        said = yaml.safe_load(path.read_text(encoding="utf-8"))
+        said: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
         engines = said["engines"]
-        url = str(engines[0]["url"])
+        clean_url(str(engines[0]["url"]), f"{path}: engines[0].url")
     except (OSError, yaml.YAMLError, KeyError, IndexError, TypeError) as error:
         raise UsageError(f"{path}: no gateway.yaml with an engine in it ({error}).") from error
     folder = path.parent.absolute()
@@ -118,7 +121,14 @@ def base_of_file(path: Path) -> tuple[dict[str, Any], str]:
         tokenizer = pool.get("tokenizer") or {}
         if "path" in tokenizer:
             tokenizer["path"] = str(folder / tokenizer["path"])
-    return said, url
+    return said
+
+
+def engine_said(base: Mapping[str, Any]) -> str:
+    """How the configuration says that its first engine was started: what else differs between two arms."""
+    engine = base["engines"][0]
+    words = {"scheduling": engine.get("scheduling", "probe"), **(engine.get("limits") or {})}
+    return "engine: " + ", ".join(f"{name} {value}" for name, value in words.items())
 
 
 def _dump(path: Path, value: Mapping[str, Any]) -> None:

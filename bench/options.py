@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from bench.errors import UsageError
 from bench.load.target import ANY_CLASS
@@ -38,6 +38,18 @@ def parse_pairs(words: Iterable[str], where: str) -> dict[str, str]:
             raise UsageError(f"{where}: {key!r} is given twice. Keep one.")
         pairs[key] = value
     return pairs
+
+
+def parse_capacity(words: Sequence[str], where: str) -> float | dict[str, float] | None:
+    """`6.8` for all mixes, or `80/20=6.8 50/50=3.2`; None where nothing is said."""
+    if not words:
+        return None
+    try:
+        if len(words) == 1 and "=" not in words[0]:
+            return float(words[0])
+        return {mix: float(text) for mix, text in parse_pairs(words, where).items()}
+    except ValueError:
+        raise UsageError(f"{where}: {' '.join(words)!r}: give requests per second, as 6.8 or 80/20=6.8.") from None
 
 
 def parse_credentials(words: Iterable[str], where: str) -> dict[str, str]:

@@ -39,7 +39,7 @@ class Cell:
 def cells(scenario: Scenario) -> list[Cell]:
     """All cells in the order in which they are run."""
     rng = random.Random(f"order {scenario.order_seed}")
-    loads = [Load(label, rate, mix) for label, rate in scenario.offered() for mix in scenario.mixes]
+    loads = scenario.offered()
     ordered: list[Cell] = []
     for repeat in range(1, scenario.repeats + 1):
         blocks = [Block(load, seed, repeat) for load in loads for seed in scenario.seeds]

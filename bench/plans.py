@@ -90,6 +90,9 @@ def trace_of(scenario: Scenario, block: Block) -> Trace:
         requests = scenario.num_prompts
         return random_arrivals.for_count(rate_per_s=rate, requests=requests, mix=mix, seed=seed, burstiness=burstiness)
     span_s = scenario.warmup_s + (scenario.duration_s or 0.0)
+    if scenario.num_prompts_min is not None:
+        requests = max(scenario.num_prompts_min, round(rate * span_s))
+        return random_arrivals.for_count(rate_per_s=rate, requests=requests, mix=mix, seed=seed, burstiness=burstiness)
     return random_arrivals.for_duration(rate=Intensity(rate), span_s=span_s, mix=mix, seed=seed, burstiness=burstiness)
 
 

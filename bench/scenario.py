@@ -22,6 +22,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from bench.analysis.comparison import Load
 from bench.corpus.tokenizer import PromptForm
 from bench.simulated import SimulatedArm, Simulation
 from bench.strict_yaml import read, validated
@@ -43,7 +44,7 @@ class _Strict(BaseModel):
 class Arm(_Strict):
     """One target of the comparison; the first arm is what the others are compared with.
 
-    again: it is the first one once more, which shows how large a difference is noise.
+    again: it is the first one once more, which shows how large a difference is noise. about: for the report's reader.
     """
 
     name: ArmName
@@ -52,6 +53,7 @@ class Arm(_Strict):
     priority: dict[ClassName, Int64] = {}
     engine_metrics_url: str | None = None
     again: bool = False
+    about: str = ""
     simulated: SimulatedArm | None = None
 
 
@@ -81,10 +83,11 @@ class Scenario(_Strict):
     lengths: Lengths = Lengths()
     mixes: Annotated[list[Mix], Field(min_length=1, max_length=10)] = ["80/20"]
     rates_per_s: Annotated[list[Positive], Field(max_length=20)] = []
-    capacity_per_s: Positive | None = None
+    capacity_per_s: Positive | dict[Mix, Positive] | None = None
     loads: Annotated[list[Positive], Field(max_length=20)] = []
     duration_s: Positive | None = None
     num_prompts: Annotated[int, Field(ge=1, le=ARRIVALS_MAX)] | None = None
+    num_prompts_min: Annotated[int, Field(ge=1, le=ARRIVALS_MAX)] | None = None
     burstiness: Positive = 1.0
     warmup_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     drain_deadline_s: Positive = 60.0
@@ -110,13 +113,19 @@ class Scenario(_Strict):
             raise ValueError("loads are shares of capacity_per_s: give both or neither")
         if (self.duration_s is None) == (self.num_prompts is None):
             raise ValueError("give either duration_s or num_prompts")
+        if self.num_prompts_min is not None and self.duration_s is None:
+            raise ValueError("num_prompts_min lengthens duration_s where the rate is low: give both or neither")
+        if isinstance(self.capacity_per_s, dict) and set(self.capacity_per_s) != set(self.mixes):
+            raise ValueError("capacity_per_s names other mixes than mixes does. Give one figure for each of them")
         return self
 
-    def offered(self) -> list[tuple[str, float]]:
-        """Each load as (label, requests per second)."""
-        if self.capacity_per_s is not None:
-            return [(f"load {load:g}", load * self.capacity_per_s) for load in self.loads]
-        return [(f"{rate:g} requests/s", rate) for rate in self.rates_per_s]
+    def offered(self) -> list[Load]:
+        """Each load with each mix; a share of the capacity is a share of what the engine carries of that mix."""
+        capacity = self.capacity_per_s
+        if capacity is None:
+            return [Load(f"{rate:g} requests/s", rate, mix) for rate in self.rates_per_s for mix in self.mixes]
+        of_mix = capacity if isinstance(capacity, dict) else dict.fromkeys(self.mixes, capacity)
+        return [Load(f"load {share:g}", share * of_mix[mix], mix) for share in self.loads for mix in self.mixes]
 
 
 def checked(words: Mapping[str, Any], where: str) -> Scenario:

@@ -42,10 +42,12 @@ class SimulatedArm(_Strict):
 class Simulation(_Strict):
     """All arms alike. service_classes: of each class of the trace. tenants: of each class.
 
-    engines: of all gateways together; gateways: each has its share of them, and of the requests, to itself.
+    engines: of all gateways together; gateways: each has its share of the requests, and of the engines to itself, or
+    all of them with the others (shared_engines).
     """
 
     service_classes: dict[str, str] = {"short": "interactive", "long": "batch"}
     tenants: Count = 1
     engines: Annotated[int, Field(ge=1, le=FLEET_MAX)] = 1
     gateways: Annotated[int, Field(ge=1, le=FLEET_MAX)] = 1
+    shared_engines: bool = False

@@ -1,6 +1,7 @@
-"""The real engine for the tests that need one: started on a free port at first use, ended by its process id at the end.
+"""The real engine for the tests that need one, how random tests look, and what of the suite runs in one process.
 
-Skips only where the platform cannot run it. An install or a start that fails is an error.
+The engine starts on a free port at first use and is ended by its process id at the end. Its tests skip only where the
+platform cannot run it: an install or a start that fails is an error.
 """
 
 from __future__ import annotations
@@ -8,10 +9,38 @@ from __future__ import annotations
 import os
 
 import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.internal.conjecture import engine as search
 
 from deploy.engine import home as homes
 from deploy.engine import install, launch
 from deploy.engine.flags import EngineFlags
+
+STARTED_ONCE = {"engine_home", "emulator", "chromium"}
+SHRINKING_S_MAX = 30  # of one failure, where five minutes are the default: no setting of a profile bounds it
+
+# Random tests are judged by what they find, never by how long a busy machine takes over it. An example that fails is
+# made smaller; what in it is irrelevant is not tried out. HYPOTHESIS_PROFILE=deep lets the machines look for longer.
+settings.register_profile("suite", deadline=None, print_blob=True, phases=set(Phase) - {Phase.explain})
+settings.register_profile("deep", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
+if settings.get_current_profile_name() == "suite":
+    search.MAX_SHRINKING_SECONDS = SHRINKING_S_MAX
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Where the suite runs in several processes, those who share a program stay in one, which starts with the most."""
+    for item in items:
+        for fixture in STARTED_ONCE & set(item.fixturenames):
+            item.add_marker(pytest.mark.xdist_group(fixture))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure(config):
+    """A run that is cut off ends its processes without their last words; their engines go with them."""
+    if config.getoption("numprocesses", None):
+        launch.stop_ownerless(homes.find())
 
 
 @pytest.fixture(scope="session")
@@ -47,3 +76,11 @@ def engine_factory(engine_home):
 def engine(engine_factory):
     """Priority, a threshold of 640 tokens, 2,048 tokens a step: what the shipped policies are written for."""
     return engine_factory()
+
+
+@pytest.fixture(scope="session")
+def stock_engine(engine_factory):
+    """First come, first served, no threshold and a cache of prefixes, as vLLM is by default; fewer at a time than there."""
+    return engine_factory(
+        scheduling_policy="fcfs", long_prefill_token_threshold=0, max_num_seqs=64, enable_prefix_caching=True
+    )

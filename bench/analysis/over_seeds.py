@@ -122,9 +122,22 @@ def flow_over_seeds(runs: Sequence[Throughput | None]) -> Mapping[str, Spread]:
 
 @dataclass(frozen=True, slots=True)
 class ArmOverSeeds:
+    """gateways: the classes of each, where there are several."""
+
     arm: str
     classes: Mapping[str, ClassOverSeeds]
     flow: Mapping[str, Spread]
+    gateways: Sequence[Mapping[str, ClassOverSeeds]] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        said: dict[str, Any] = {
+            "arm": self.arm,
+            "classes": {name: each.to_json() for name, each in self.classes.items()},
+            "throughput": {name: each.to_json() for name, each in self.flow.items()},
+        }
+        if self.gateways:
+            said["gateways"] = [{name: each.to_json() for name, each in one.items()} for one in self.gateways]
+        return said
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,13 +147,6 @@ class LoadOverSeeds:
     arms: Sequence[ArmOverSeeds]
 
     def to_json(self) -> dict[str, Any]:
-        arms = [
-            {
-                "arm": arm.arm,
-                "classes": {name: each.to_json() for name, each in arm.classes.items()},
-                "throughput": {name: each.to_json() for name, each in arm.flow.items()},
-            }
-            for arm in self.arms
-        ]
+        arms = [arm.to_json() for arm in self.arms]
         load = self.load
         return {"label": load.label, "rate_per_s": load.rate_per_s, "mix": load.mix, "seeds": self.seeds, "arms": arms}

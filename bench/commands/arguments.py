@@ -13,7 +13,7 @@ from typing import Any
 from bench.corpus.tokenizer import PromptForm
 from bench.errors import UsageError
 from bench.load.target import Target, clean_url, metrics_url, resolve_keys
-from bench.options import LONG, SHORT, parse_credentials, parse_mix, parse_pairs, parse_priorities
+from bench.options import LONG, SHORT, parse_capacity, parse_credentials, parse_mix, parse_pairs, parse_priorities
 from bench.scenario import checked
 from bench.trace.intensity import Intensity, parse_burst
 from bench.trace.mix import ClassLoad
@@ -78,7 +78,13 @@ def add_loads(parser: argparse.ArgumentParser) -> None:
     """What a scenario says of its load; `scenario_words` reads it."""
     group = parser.add_argument_group("load")
     group.add_argument("--rates", nargs="+", type=positive, default=[], metavar="R", help="requests per second")
-    group.add_argument("--capacity", type=positive, metavar="R", help="requests/s, from `gateway bench capacity`")
+    group.add_argument(
+        "--capacity",
+        nargs="+",
+        default=[],
+        metavar="[MIX=]R",
+        help="requests/s, from `gateway bench capacity`: R for all mixes, or 80/20=6.8 50/50=3.2",
+    )
     group.add_argument("--loads", nargs="+", type=positive, default=[], metavar="X", help="shares of --capacity")
     group.add_argument("--mixes", nargs="+", default=["80/20"], metavar="S/L", help="(default 80/20)")
     group.add_argument("--seeds", nargs="+", type=int, default=[1], metavar="N", help="one trace each (default 1)")
@@ -90,6 +96,12 @@ def add_campaign(parser: argparse.ArgumentParser, *, name: str) -> None:
     group = parser.add_argument_group("runs")
     group.add_argument("--num-prompts", type=whole, metavar="N", help="exactly N requests a run, warm-up included")
     group.add_argument("--duration", type=positive, metavar="S", help="measurement window, after the warm-up")
+    group.add_argument(
+        "--num-prompts-min",
+        type=whole,
+        metavar="N",
+        help="with --duration: longer where the rate is low, until N requests; the rate is exact then",
+    )
     group.add_argument("--warmup", type=not_negative, default=0.0, metavar="S", help="(default 0)")
     group.add_argument("--drain-deadline", type=positive, default=60.0, metavar="S", help="(default 60)")
     group.add_argument("--idle-wait", type=positive, default=120.0, metavar="S", help="until it is idle (default 120)")
@@ -105,8 +117,15 @@ def add_campaign(parser: argparse.ArgumentParser, *, name: str) -> None:
     group.add_argument("--order-seed", type=int, default=1, metavar="N", help="of the order of runs (default 1)")
     group.add_argument("--name", default=name, help=f"of the comparison (default {name})")
     group.add_argument("--resume", type=Path, metavar="DIR", help="go on with what was interrupted")
+    add_retry(group)
     group.add_argument("--dry-run", action="store_true", help="say which runs there would be, send nothing")
     add_record(parser)
+
+
+def add_retry(group: argparse._ActionsContainer) -> None:
+    group.add_argument(
+        "--retry-invalid", action="store_true", help="with --resume: repeat INVALID runs; the report says how many"
+    )
 
 
 def scenario_words(
@@ -126,10 +145,11 @@ def scenario_words(
         },
         "mixes": args.mixes,
         "rates_per_s": args.rates,
-        "capacity_per_s": args.capacity,
+        "capacity_per_s": parse_capacity(args.capacity, "--capacity"),
         "loads": args.loads,
         "duration_s": args.duration,
         "num_prompts": args.num_prompts,
+        "num_prompts_min": args.num_prompts_min,
         "burstiness": args.burstiness,
         "warmup_s": args.warmup,
         "drain_deadline_s": args.drain_deadline,

@@ -13,7 +13,7 @@ from bench.analysis.limits import Limits, parse_limits
 from bench.analysis.paired import differences
 from bench.campaign import Campaign, CellRun, Ready
 from bench.cell import CellResult
-from bench.commands.arguments import check_classes, say
+from bench.commands.arguments import add_retry, check_classes, say
 from bench.commands.exits import of_runs
 from bench.corpus import tokenizer
 from bench.errors import UsageError
@@ -45,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("scenario", type=Path, nargs="?", metavar="SCENARIO.yaml")
     parser.add_argument("--result-dir", type=Path, default=Path("runs"), metavar="DIR", help="(default runs)")
     parser.add_argument("--resume", type=Path, metavar="DIR", help="go on with a comparison that was interrupted")
+    add_retry(parser)
     parser.add_argument("--dry-run", action="store_true", help="say which cells would run in which order, send nothing")
 
 
@@ -56,7 +57,8 @@ def execute(args: argparse.Namespace, command: Sequence[str]) -> int:
         plan = campaign.resumed(args.resume, KIND)
         scenario = campaign.scenario_of(plan, args.resume)
         where = args.resume / campaign.PLAN_FILE
-        return of_runs(run_scenario(planned(scenario, where), args.resume, command).runs)
+        again = args.retry_invalid
+        return of_runs(run_scenario(planned(scenario, where), args.resume, command, retry_invalid=again).runs)
     if args.dry_run:
         for cell in planned(load(args.scenario), args.scenario).order:
             print(cell.cell_id)
@@ -111,12 +113,19 @@ def measured(file: Path, result_dir: Path, command: Sequence[str]) -> Compared:
     return run_scenario(made, folder, command)
 
 
-def run_scenario(made: Planned, folder: Path, command: Sequence[str], *, ready: Ready = campaign.as_it_is) -> Compared:
+def run_scenario(
+    made: Planned,
+    folder: Path,
+    command: Sequence[str],
+    *,
+    ready: Ready = campaign.as_it_is,
+    retry_invalid: bool = False,
+) -> Compared:
     """Run what of a scenario is not in `folder` yet, and print the tables of all. Raises as `execute` does."""
     scenario, limits = made.scenario, made.limits
     served = tokenizer.load(scenario.tokenizer)
     plans = Plans(scenario, made.targets, limits, served=served, command=command, echo=say)
-    work = Campaign(folder, plans.plan, ready=ready)
+    work = Campaign(folder, plans.plan, ready=ready, retry_invalid=retry_invalid)
     loads: Sequence[LoadResult] = []
     try:
         work.run(made.order, [trace_of(scenario, cell.block).span_s for cell in made.order])

@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     load.add_argument("--good-share", type=arguments.share, default=0.95, metavar="X", help="(default 0.95)")
     load.add_argument("--refine", type=int, default=2, metavar="N", help="rates tried inside the last gap (default 2)")
     arguments.add_campaign(parser, name=KIND)
-    parser.set_defaults(capacity=None, loads=[], repeats=1)
+    parser.set_defaults(capacity=[], loads=[], repeats=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ def execute(args: argparse.Namespace, command: Sequence[str]) -> int:
     folder = args.resume or campaign.begun(args.result_dir, f"{scenario.name}-{new_run_id()}", plan)
     served = tokenizer.load(scenario.tokenizer)
     plans = Plans(scenario, made.targets, made.limits, served=served, command=command, echo=say)
-    work = Campaign(folder, plans.plan)
+    work = Campaign(folder, plans.plan, retry_invalid=args.retry_invalid)
     spans_s = [trace_of(scenario, ladder.cell(rate).block).span_s for rate in sorted(scenario.rates_per_s)]
     try:
         work.run(ladder.climb(work.runs), spans_s + [max(spans_s)] * ladder.refine)

@@ -14,7 +14,7 @@ from bench.commands.compare import planned, run_scenario
 from bench.commands.exits import of_runs
 from bench.errors import UsageError
 from bench.load.target import clean_url
-from bench.local_gateway import LocalGateway, base_of_engine, base_of_file, fresh_callers
+from bench.local_gateway import LocalGateway, base_of_engine, base_of_file, engine_said, fresh_callers
 from bench.options import LONG, SHORT, parse_pairs
 from bench.records.run import new_run_id
 
@@ -48,7 +48,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--engine-limits", nargs="+", default=[], metavar="K=N", help="as engines[].limits: max_num_seqs=128 …"
     )
     engine.add_argument("--engine-key-env", metavar="ENV", help="variable with the engine's own key")
-    engine.add_argument("--gateway-config", type=Path, metavar="FILE", help="your gateway.yaml; its engines and pools")
+    engine.add_argument(
+        "--gateway-config",
+        nargs="+",
+        default=[],
+        metavar="[POLICY=]FILE",
+        help="your gateway.yaml: its engines and pools; POLICY=FILE where a policy needs an engine of other flags",
+    )
     engine.add_argument(
         "--service-classes",
         nargs="+",
@@ -81,12 +87,12 @@ def execute(args: argparse.Namespace, command: Sequence[str]) -> int:
     if folder is None:
         planned(scenario, where)
         folder = campaign.begun(args.result_dir, f"{scenario.name}-{new_run_id()}", plan)
-    gateway = LocalGateway((folder / "gateway").absolute(), made_of["base"], callers)
+    gateway = LocalGateway((folder / "gateway").absolute(), callers)
     # The address is this session's: where an interrupted comparison goes on, another port may be free.
     arms = [arm.model_copy(update={"base_url": gateway.url}) for arm in scenario.arms]
     made = planned(scenario.model_copy(update={"arms": arms}), where)
-    ready = lambda arm: gateway.serving(arm.name, made_of["policies"][arm.name])  # noqa: E731
-    return of_runs(run_scenario(made, folder, command, ready=ready).runs)
+    ready = lambda arm: gateway.serving(arm.name, made_of["policies"][arm.name], made_of["bases"][arm.name])  # noqa: E731
+    return of_runs(run_scenario(made, folder, command, ready=ready, retry_invalid=args.retry_invalid).runs)
 
 
 def _plan(args: argparse.Namespace, command: Sequence[str]) -> dict[str, Any]:
@@ -96,22 +102,16 @@ def _plan(args: argparse.Namespace, command: Sequence[str]) -> dict[str, Any]:
     unknown = sorted(set(service_classes) - {SHORT, LONG})
     if unknown:
         raise UsageError(f"--service-classes: no class {unknown[0]!r}; there are {SHORT} and {LONG}.")
-    if args.gateway_config is not None:
-        base, engine_url = base_of_file(args.gateway_config)
-        engine_url = args.engine_url or engine_url
-    elif args.engine_url is None:
-        raise UsageError("Give --engine-url of the engine, or --gateway-config with your engines.")
-    else:
-        engine_url = clean_url(args.engine_url, "--engine-url")
-        base = base_of_engine(engine_url, _model(args), _tokenizer(args), _engine_options(args))
+    bases = _bases(args, policies)
     callers = fresh_callers(service_classes)
     arms = [
         {
             "name": name,
             "base_url": "http://127.0.0.1:1",
             "credentials": callers.variables(),
-            "engine_metrics_url": engine_url,
+            "engine_metrics_url": bases[name]["engines"][0]["url"],
             "again": args.aa and name == _again(next(iter(policies))),
+            "about": engine_said(bases[name]),
         }
         for name in policies
     ]
@@ -120,7 +120,7 @@ def _plan(args: argparse.Namespace, command: Sequence[str]) -> dict[str, Any]:
         "kind": KIND,
         "command": list(command),
         "service_classes": service_classes,
-        "gateway": {"policies": policies, "base": base},
+        "gateway": {"policies": policies, "bases": bases},
         "scenario": said,
     }
 
@@ -141,6 +141,27 @@ def _named(policies: Sequence[str], *, again: bool) -> dict[str, str]:
         first = next(iter(named))
         named[_again(first)] = named[first]
     return named
+
+
+def _bases(args: argparse.Namespace, policies: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """Arm to what its gateway is configured with, the policy apart."""
+    if not args.gateway_config:
+        if args.engine_url is None:
+            raise UsageError("Give --engine-url of the engine, or --gateway-config with your engines.")
+        url = clean_url(args.engine_url, "--engine-url")
+        return dict.fromkeys(policies, base_of_engine(url, _model(args), _tokenizer(args), _engine_options(args)))
+    if args.engine_url is not None:
+        raise UsageError("--engine-url: --gateway-config says which engines there are. Give one of the two.")
+    files = parse_pairs((each if "=" in each else f"*={each}" for each in args.gateway_config), "--gateway-config")
+    unknown = sorted(set(files) - set(policies) - {"*"})
+    if unknown:
+        raise UsageError(f"--gateway-config: {unknown[0]} is not among the policies: {', '.join(policies)}.")
+    first = next(iter(policies))
+    chosen = {name: files.get(first if name == _again(first) else name, files.get("*")) for name in policies}
+    without = [name for name, file in chosen.items() if file is None]
+    if without:
+        raise UsageError(f"--gateway-config: none for {without[0]}. Add {without[0]}=FILE, or FILE for all others.")
+    return {name: base_of_file(Path(file)) for name, file in chosen.items() if file is not None}
 
 
 def _again(name: str) -> str:

@@ -46,6 +46,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     both.add_argument("--engines", type=arguments.whole, metavar="N", help="of all gateways together (default 1)")
     both.add_argument("--gateways", type=arguments.whole, metavar="N", help="each with its share (default 1)")
+    both.add_argument(
+        "--shared-engines", action="store_true", default=None, help="every gateway sends to all engines (default: no)"
+    )
     both.add_argument("--tenants", type=arguments.whole, metavar="N", help="of each class (default 1)")
     both.add_argument(
         "--jobs", type=arguments.whole, default=os.cpu_count() or 1, metavar="N", help="(default: all cores)"
@@ -65,7 +68,8 @@ def scenario_from(args: argparse.Namespace) -> tuple[Scenario, Path]:
         scenario, base = _from_options(args), Path()
     if args.seeds:
         scenario = scenario.model_copy(update={"seeds": args.seeds})
-    return with_counts(scenario, engines=args.engines, gateways=args.gateways, tenants=args.tenants), base
+    counts = {name: getattr(args, name) for name in ("engines", "gateways", "shared_engines", "tenants")}
+    return with_counts(scenario, **counts), base
 
 
 def _from_options(args: argparse.Namespace) -> Scenario:

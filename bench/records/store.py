@@ -6,13 +6,14 @@ Owns names and layout. The folder of one run is never written twice.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from bench.errors import UsageError
 from bench.records.request import RequestRecord
 
+ENGINE_FILE = "engine.jsonl"  # the engine's metrics over the time of the run, where they were read
 LAST_FILE = "vllm_bench.json"  # what is written last: a folder with it holds a whole run
 
 
@@ -33,7 +34,10 @@ class RunFolder:
         self._write(name, json.dumps(value, indent=2, allow_nan=False) + "\n")
 
     def write_requests(self, records: Sequence[RequestRecord]) -> None:
-        self._write("requests.jsonl", "".join(json.dumps(each.to_row(), allow_nan=False) + "\n" for each in records))
+        self.write_lines("requests.jsonl", [each.to_row() for each in records])
+
+    def write_lines(self, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
+        self._write(name, "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows))
 
     def discard(self) -> None:
         """Take an empty folder away again: the run was never begun."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from bench.analysis.comparison import ArmRun, Load
 from bench.analysis.limits import Limits, parse_limits
+from bench.campaign import set_aside
 from bench.errors import UsageError
 from bench.records import comparison, stored
 from bench.records.stored import StoredRun
@@ -31,7 +32,10 @@ class ReportRun:
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """One run, a comparison or a ladder. arms: in the order of the scenario; again: those that are the first one."""
+    """One run, a comparison or a ladder. arms: in the order of the scenario; again: those that are the first one.
+
+    repeated: INVALID runs whose cells were run once more. about: of each arm, for the reader.
+    """
 
     title: str
     folder: Path
@@ -42,6 +46,8 @@ class Material:
     cost_per_hour: float | None
     planned: int
     knee_per_s: float | None = None
+    repeated: int = 0
+    about: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def class_names(self) -> list[str]:
@@ -91,6 +97,8 @@ def _comparison(folder: Path) -> Material:
         cost_per_hour=scenario.get("engine_cost_per_hour"),
         planned=len(runs) if "good_share" in said else planned,
         knee_per_s=said.get("knee_per_s"),
+        repeated=set_aside(folder),
+        about={arm["name"]: arm["about"] for arm in scenario["arms"] if arm.get("about")},
     )
 
 

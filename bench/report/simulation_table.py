@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from bench.analysis.over_seeds import ClassOverSeeds, LoadOverSeeds, Spread
+from bench.analysis.over_seeds import ArmOverSeeds, ClassOverSeeds, LoadOverSeeds, Spread
 from bench.records.request import Outcome
 from bench.report.tables import NOTHING, milliseconds, rate, share, table
 
+GATEWAYS_SHOWN_MAX = 8
 _LATENCIES = ("ttft_ms.p50", "ttft_ms.p95", "ttft_ms.p99", "e2e_ms.p50", "e2e_ms.p95")
 
 
@@ -26,7 +27,7 @@ def _load(result: LoadOverSeeds) -> str:
         "arm", "class", "offered", "completed", "other ends", "in time",
         "TTFT p50 ms", "p95", "p99", "e2e p50 ms", "p95", "goodput/s",
     )  # fmt: skip
-    rows = [_row(arm.arm, name, each) for arm in result.arms for name, each in arm.classes.items() if name != "all"]
+    rows = [row for arm in result.arms for row in _rows(arm)]
     flows = [
         (
             arm.arm,
@@ -36,6 +37,14 @@ def _load(result: LoadOverSeeds) -> str:
     ]
     flow_head = ("arm", "completed/s", "output tokens/s", "tokens/s in all")
     return "\n\n".join([title, said, table(head, rows), table(flow_head, flows)])
+
+
+def _rows(arm: ArmOverSeeds) -> list[list[str]]:
+    """All gateways together, then each, where they are few enough to be read."""
+    parts = {arm.arm: arm.classes}
+    if len(arm.gateways) <= GATEWAYS_SHOWN_MAX:
+        parts |= {f"{arm.arm}, gateway {number}": each for number, each in enumerate(arm.gateways, 1)}
+    return [_row(name, part, each) for name, one in parts.items() for part, each in one.items() if part != "all"]
 
 
 def _row(arm: str, name: str, measured: ClassOverSeeds) -> list[str]:

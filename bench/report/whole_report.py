@@ -53,6 +53,8 @@ class Report:
             said = "INVALID"
         if missing:
             said += f"; {missing} of {self.material.planned} planned runs are missing"
+        if self.material.repeated:
+            said += f"; {self.material.repeated} INVALID runs were repeated"
         if self.material.knee_per_s is not None:
             said += f"; knee at {self.material.knee_per_s:g} requests/s"
         return said
@@ -69,6 +71,7 @@ class Report:
         lines = [f"- {run.stored.run['cell_id']}: {'; '.join(run.stored.verdict['reasons'])}" for run in bad]
         if len(lines) > REASONS_SHOWN:
             lines = [*lines[:REASONS_SHOWN], f"- and {len(lines) - REASONS_SHOWN} more"]
+        lines += [f"- {arm}: {said}" for arm, said in self.material.about.items()]
         notes = sorted({note for run in self.material.runs for note in run.stored.verdict["notes"]})
         lines += [f"- note: {note}" for note in notes[:REASONS_SHOWN]]
         return ["\n".join(lines)] if lines else []

@@ -52,9 +52,15 @@ class KvBlocks:
 
     def take(self, count: int) -> list[Block]:
         """Return fresh blocks; cached ones are evicted where no plain one is left. `count` must be free."""
-        if not self._keeps_contents:
-            self._free_plain -= count
-            return [_ANY] * count
+        self.reserve(count)
+        return self.fresh(count)
+
+    def fresh(self, count: int) -> list[Block]:
+        """Return so many of the blocks that `reserve` took."""
+        return [Block() for _ in range(count)] if self._keeps_contents else [_ANY] * count
+
+    def reserve(self, count: int) -> None:
+        """Take blocks, as `take` does, that `fresh` gives names to hold them by."""
         plain = min(count, self._free_plain)
         self._free_plain -= plain
         for _ in range(count - plain):
@@ -64,7 +70,6 @@ class KvBlocks:
             del holders[evicted]
             if not holders:
                 del self._by_hash[evicted.hash]
-        return [Block() for _ in range(count)]
 
     def name(self, block: Block, block_hash: Hashable) -> None:
         """Let a full block be found by its hash."""

@@ -13,10 +13,11 @@ from random import Random
 from bench.errors import UsageError
 from bench.load.pacing import Windows
 from bench.records.request import Outcome, RequestRecord
+from bench.simulation.engine_room import START, EngineRoom
 from bench.simulation.posts import Caller, Fate
+from bench.simulation.quick_engine import QuickEngine
 from bench.simulation.setup import Setup
-from bench.simulation.virtual_engine import VirtualEngine
-from bench.simulation.virtual_pool import START, VirtualPool
+from bench.simulation.virtual_pool import LOOK_EVERY_S, VirtualPool
 from bench.trace.arrivals import Arrival, Trace
 from gateway.core.classify import classify
 from gateway.core.plan import Plan
@@ -37,9 +38,10 @@ _OUTCOMES = {
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """What one run gave. steps: of all engines."""
+    """What one run gave. shares: the records' indices of each gateway. steps: of all engines."""
 
     records: list[RequestRecord]
+    shares: list[list[int]]
     steps: int
 
 
@@ -75,23 +77,25 @@ def _judged(plan: Plan, caller: Caller) -> Assignment:
 
 
 def play(setup: Setup, trace: Trace, windows: Windows, seed: int) -> Played:
-    """Each gateway has its share of the engines, and the requests that a blind balancer gives it."""
+    """Each gateway has the requests that a blind balancer gives it, and its share of the engines or all of them."""
     random = Random(f"gateways and tenants {seed}")
     shares: list[list[int]] = [[] for _ in range(setup.gateways)]
     callers: list[Caller] = []
     for index, arrival in enumerate(trace.arrivals):
         shares[random.randrange(setup.gateways)].append(index)
         callers.append(_caller(setup, arrival, random.randrange(setup.tenants)))
+    pools = _pools(setup)
+    for pool, share in zip(pools, shares, strict=True):
+        pool.expect([callers[index] for index in share])
+    rooms = list(dict.fromkeys(pool.room for pool in pools))
+    for room in rooms:
+        room.run()
     records: list[RequestRecord] = []
-    steps = 0
-    for number, share in enumerate(shares):
-        pool = _pool(setup, range(number, setup.engines, setup.gateways))
-        pool.run([callers[index] for index in share])
-        steps += pool.steps
+    for pool, share in zip(pools, shares, strict=True):
         for index, fate in zip(share, pool.fates.values(), strict=True):
             records.append(_record(index, trace.arrivals[index], fate, windows))
     records.sort(key=lambda record: record.index)
-    return Played(records, steps)
+    return Played(records, shares, sum(room.steps for room in rooms))
 
 
 def _caller(setup: Setup, arrival: Arrival, tenant: int) -> Caller:
@@ -106,18 +110,29 @@ def _caller(setup: Setup, arrival: Arrival, tenant: int) -> Caller:
     )
 
 
-def _pool(setup: Setup, numbers: Sequence[int]) -> VirtualPool:
-    names = [f"engine-{number}" for number in numbers]
-    pool = VirtualPool(
-        setup.plan,
-        {name: VirtualEngine(setup.flags, setup.profile.step_time) for name in names},
-        [setup.spec(name) for name in names],
-        Judge(),
+def _pools(setup: Setup) -> list[VirtualPool]:
+    names = [f"engine-{number}" for number in range(setup.engines)]
+    if not setup.shared_engines:
+        return [a_gateway(setup, a_room(setup, names[number :: setup.gateways]), 0) for number in range(setup.gateways)]
+    room = a_room(setup, names)
+    pools = [a_gateway(setup, room, number) for number in range(setup.gateways)]
+    for number, pool in enumerate(pools):
+        room.at(room.now + LOOK_EVERY_S * number / setup.gateways, pool.look_at_engines)
+    return pools
+
+
+def a_room(setup: Setup, names: Sequence[str]) -> EngineRoom:
+    return EngineRoom(
+        {name: QuickEngine(setup.flags, setup.profile.step_time) for name in names},
         batches_in_flight=setup.flags.batches_in_flight,
         network_s=setup.profile.request_s / 2,
-        tells_cached=setup.flags.prefix_caching,
     )
-    for name in names:
+
+
+def a_gateway(setup: Setup, room: EngineRoom, number: int) -> VirtualPool:
+    specs = [setup.spec(name) for name in room.posts]
+    pool = VirtualPool(setup.plan, room, specs, Judge(), number=number, tells_cached=setup.flags.prefix_caching)
+    for name in room.posts:
         pool.admission.calibrated(name, setup.probes())
     return pool
 

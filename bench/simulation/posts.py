@@ -12,7 +12,7 @@ from typing import Protocol
 
 from bench.simulation.steps import EngineRequest, Step
 from gateway.core.ticket import Ticket
-from gateway.core.types import LengthClass, Outcome, Reason
+from gateway.core.types import EngineLoad, LengthClass, Outcome, Reason
 
 NEVER_S = float("-inf")
 RUN_STEPS_MAX = 256
@@ -20,6 +20,10 @@ RUN_STEPS_MAX = 256
 
 class Engine(Protocol):
     """What steps: the model in bench.simulation, or vLLM's own scheduler under the same face."""
+
+    running: list[EngineRequest]
+    waiting: list[EngineRequest]
+    preemptions: int
 
     @property
     def busy(self) -> bool: ...
@@ -32,11 +36,13 @@ class Engine(Protocol):
 
     def end(self, step: Step) -> None: ...
 
-    def steps_alike(self, in_flight: int) -> int: ...
+    def steps_alike(self) -> int: ...
 
     def ends_alike(self, begins_at: float, steps: int) -> list[float]: ...
 
-    def run_alike(self, scheduled: int, ended: int) -> Step: ...
+    def run_alike(self, scheduled: int, ended: int) -> list[Step]: ...
+
+    def look_at(self, request: EngineRequest) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +95,19 @@ class Fate:
         return self.first_token_at - self.ticket.dispatched_at
 
 
+class Sender(Protocol):
+    """Whoever sends requests to engines, and hears what becomes of them."""
+
+    def first_token(self, part: Part) -> None: ...
+
+    def ended(self, part: Part) -> None: ...
+
+
 @dataclass(eq=False, slots=True)
 class Part:
     """One request at an engine. prefix_tokens: it computes so much of a prompt; None: it is the caller's own."""
 
+    sender: Sender
     fate: Fate
     request: EngineRequest
     prefix_tokens: int | None
@@ -128,47 +143,54 @@ class Post:
     aborts: list[int] = field(default_factory=list)
     unseen: list[Part] = field(default_factory=list)
     parts: dict[int, Part] = field(default_factory=dict)
-    tickets: dict[int, Ticket] = field(default_factory=dict)
-    in_prefill: set[int] = field(default_factory=set)
+    tickets: dict[Ticket, None] = field(default_factory=dict)
+    in_prefill: set[Ticket] = field(default_factory=set)
     longs_in_prefill: int = 0
     short_tokens: int = 0
     epoch: int = 0
     cut_at: float = NEVER_S
 
     def begin(self, ticket: Ticket) -> None:
-        self.tickets[ticket.id] = ticket
-        self.in_prefill.add(ticket.id)
+        self.tickets[ticket] = None
+        self.in_prefill.add(ticket)
         self._count(ticket, 1)
 
     def end_prefill(self, ticket: Ticket) -> None:
         """Count the prefill as over; again, or after `end`: nothing happens."""
-        if ticket.id in self.in_prefill:
-            self.in_prefill.discard(ticket.id)
+        if ticket in self.in_prefill:
+            self.in_prefill.discard(ticket)
             self._count(ticket, -1)
 
     def end(self, ticket: Ticket) -> None:
         self.end_prefill(ticket)
-        self.tickets.pop(ticket.id, None)
+        self.tickets.pop(ticket, None)
 
     def lose(self, fresh: Engine) -> None:
         """Lose all that is at the engine; `fresh` is in its place, and cannot be reached yet."""
+        for request_id in list(self.parts):
+            self.let_go(request_id)
         self.engine, self.up = fresh, False
         self.epoch += 1
         self.in_flight.clear()
         self.run = None
         self.aborts.clear()
         self.unseen.clear()
-        for request_id in list(self.parts):
-            self.let_go(request_id)
+
+    @property
+    def load(self) -> EngineLoad:
+        """What the engine's metrics say now. Who came after the last step was scheduled does not wait for room."""
+        engine = self.engine
+        waiting = max(0, len(engine.waiting) - len(self.unseen))
+        return EngineLoad(len(engine.running) + len(engine.waiting), waiting, engine.preemptions)
 
     def may_run(self) -> int:
         """Return how many steps can be taken as one from here on; 0: they have to be looked at one by one."""
-        if self.unseen:
+        if self.unseen or len(self.in_flight) != self.batches_in_flight - 1:
             return 0
         for step, _ in self.in_flight:
-            if step.first_tokens or step.ended or sum(step.tokens.values()) != len(step.tokens):
+            if step.first_tokens or step.ended:
                 return 0
-        steps = min(self.engine.steps_alike(len(self.in_flight)), RUN_STEPS_MAX)
+        steps = min(self.engine.steps_alike(), RUN_STEPS_MAX)
         return steps if steps > 1 else 0
 
     def begin_run(self, now: float, steps: int) -> Run:
@@ -185,14 +207,14 @@ class Post:
         ended = bisect_right(run.ends, now)
         begun = min(ended + 1, run.steps)
         in_flight = run.ends[ended : begun + len(run.ends) - run.steps]
-        step = self.engine.run_alike(begun, ended)
-        self.in_flight.extend((step, ends_at) for ends_at in in_flight)
+        self.in_flight.extend(zip(self.engine.run_alike(begun, ended), in_flight, strict=True))
         return begun
 
     def let_go(self, request_id: int) -> Part | None:
         """Have nothing more to do with a request here; None where that was so already."""
         part = self.parts.pop(request_id, None)
         if part is not None:
+            self.engine.look_at(part.request)
             part.fate.computed_tokens += part.request.worked_tokens
         return part
 

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bench.analysis.classes import ClassMeasure
 from bench.analysis.comparison import compare
 from bench.analysis.limits import Limits
-from bench.analysis.over_seeds import ArmOverSeeds, LoadOverSeeds, class_over_seeds, flow_over_seeds
+from bench.analysis.over_seeds import ArmOverSeeds, ClassOverSeeds, LoadOverSeeds, class_over_seeds, flow_over_seeds
 from bench.analysis.prediction import ArmPrediction, predictions
 from bench.scenario import Scenario
 from bench.simulation.profiles import Profile
@@ -34,9 +35,11 @@ class Simulated:
             arms = []
             for setup in self.setups:
                 own = [run for run in self.runs if (run.block.load, run.arm) == (load, setup.arm)]
-                names = sorted({name for run in own for name in run.classes}, reverse=True)
-                classes = {name: class_over_seeds([run.classes[name] for run in own]) for name in names}
-                arms.append(ArmOverSeeds(setup.arm, classes, flow_over_seeds([run.throughput for run in own])))
+                gateways = [
+                    _classes([run.gateways[at] for run in own]) for at in range(min(len(run.gateways) for run in own))
+                ]
+                flow = flow_over_seeds([run.throughput for run in own])
+                arms.append(ArmOverSeeds(setup.arm, _classes([run.classes for run in own]), flow, gateways))
             results.append(LoadOverSeeds(load, len(self.scenario.seeds), arms))
         return results
 
@@ -55,6 +58,11 @@ class Simulated:
         if self.found:
             said["predicted_over_measured"] = [each.to_json() for each in self.found]
         return said
+
+
+def _classes(each: Sequence[Mapping[str, ClassMeasure]]) -> dict[str, ClassOverSeeds]:
+    names = sorted({name for one in each for name in one}, reverse=True)
+    return {name: class_over_seeds([one[name] for one in each if name in one]) for name in names}
 
 
 def held_against(

@@ -24,7 +24,7 @@ PROBED_TOKENS = (64, 128, 256, 512, 1024, 2048)
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """One arm, ready to be played. engines: of all gateways together, each of them has its share of its own.
+    """One arm, ready to be played. engines: of all gateways together; each has its share, or sends to all of them.
 
     service_classes: of each class of the trace. priority: of each class, sent instead of the policy's. tenants: of each
     class.
@@ -36,6 +36,7 @@ class Setup:
     profile: Profile
     engines: int
     gateways: int
+    shared_engines: bool
     service_classes: dict[str, str]
     priority: dict[str, int]
     tenants: int

@@ -52,10 +52,11 @@ class EngineFlags:
 class EngineRequest:
     """One request inside the engine.
 
-    Its first prefix_tokens tokens are those of every request with the same prefix; all others
-    are its own. computed: tokens scheduled so far. sampled: output tokens scheduled so far; delivered: those whose step
-    has ended. in_flight: its steps that have not ended; stale: those of them scheduled before a preemption.
-    cached_tokens: found in the prefix cache, over all its admissions. lost_tokens: computed, and lost by preemption.
+    Its first prefix_tokens tokens are those of every request with the same prefix; all others are its own. arrived and
+    rank: its place in the order of arrival and in that of admission. computed: tokens scheduled so far. sampled: output
+    tokens scheduled so far; delivered: those whose step has ended. in_flight: its steps that have not ended; stale:
+    those of them scheduled before a preemption. cached_tokens: found in the prefix cache, over all its admissions.
+    lost_tokens: computed, and lost by preemption.
     """
 
     id: int
@@ -65,6 +66,7 @@ class EngineRequest:
     prefix: int = 0
     prefix_tokens: int = 0
     arrived: int = 0
+    rank: int = 0
     computed: int = 0
     sampled: int = 0
     delivered: int = 0
@@ -105,9 +107,17 @@ class EngineRequest:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One scheduled step: tokens by request id, in the order given out; who gets a first token and who ends by it."""
+    """One scheduled step: tokens by request id, in the order given out; who gets a first token and who ends by it.
+
+    grouped: requests beside those, of which each gets its next token.
+    """
 
     tokens: dict[int, int]
     duration_s: float
     first_tokens: tuple[int, ...]
     ended: tuple[int, ...]
+    grouped: int = 0
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.tokens and not self.grouped

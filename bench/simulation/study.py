@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from bench.analysis.classes import ClassMeasure
-from bench.analysis.comparison import ALL, ArmRun, Load
+from bench.analysis.comparison import ALL, ArmRun
 from bench.analysis.limits import Limits
-from bench.analysis.measurements import Throughput, put_together
+from bench.analysis.measurements import Measurements, Throughput, put_together
 from bench.errors import UsageError
 from bench.load.pacing import Windows
 from bench.order import Block
@@ -41,12 +41,16 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What came of a task. simulated_s: from the first arrival to the last end; spent_s: of one core's time."""
+    """What came of a task. gateways: the classes of each, where there are several.
+
+    simulated_s: from the first arrival to the last end; spent_s: of one core's time.
+    """
 
     arm: str
     block: Block
     window_s: float
     classes: dict[str, ClassMeasure]
+    gateways: Sequence[dict[str, ClassMeasure]]
     throughput: Throughput | None
     records: Sequence[RequestRecord]
     steps: int
@@ -58,7 +62,7 @@ class Run:
 
     def to_json(self) -> dict[str, Any]:
         load = self.block.load
-        return {
+        said = {
             "load": load.label,
             "mix": load.mix,
             "seed": self.block.seed,
@@ -67,13 +71,19 @@ class Run:
             "simulated_s": round(self.simulated_s, 3),
             "classes": {name: each.to_json() for name, each in self.classes.items()},
         }
+        if self.gateways:
+            said["gateways"] = [{name: each.to_json() for name, each in one.items()} for one in self.gateways]
+        return said
 
 
 def setups(scenario: Scenario, profile: Profile, base: Path) -> list[Setup]:
     """Compile every arm, and see that its policy serves such requests at all. Raises UsageError."""
     said = scenario.simulation
-    if said.engines < said.gateways:
-        raise UsageError(f"{said.engines} engines are not enough for {said.gateways} gateways. Give each at least one.")
+    if said.engines < said.gateways and not said.shared_engines:
+        raise UsageError(
+            f"{said.engines} engines are not enough for {said.gateways} gateways. "
+            "Give each at least one, or let them share: shared_engines."
+        )
     made = [_setup(scenario, arm, profile, base) for arm in scenario.arms]
     for setup in made:
         for name, length in (("short", scenario.lengths.short), ("long", scenario.lengths.long)):
@@ -97,6 +107,7 @@ def _setup(scenario: Scenario, arm: Arm, profile: Profile, base: Path) -> Setup:
         profile=profile,
         engines=counts.engines,
         gateways=counts.gateways,
+        shared_engines=counts.shared_engines and counts.gateways > 1,
         service_classes=counts.service_classes,
         priority=arm.priority,
         tenants=counts.tenants,
@@ -105,8 +116,7 @@ def _setup(scenario: Scenario, arm: Arm, profile: Profile, base: Path) -> Setup:
 
 def tasks(scenario: Scenario, made: Sequence[Setup], limits: Limits, *, keeps_records: bool) -> list[Task]:
     """Long runs first, so that no core ends with one alone."""
-    loads = [Load(label, rate, mix) for label, rate in scenario.offered() for mix in scenario.mixes]
-    loads.sort(key=lambda load: load.rate_per_s, reverse=True)
+    loads = sorted(scenario.offered(), key=lambda load: load.rate_per_s, reverse=True)
     blocks = [Block(load, seed, 1) for load in loads for seed in scenario.seeds]
     return [Task(setup, scenario, limits, block, keeps_records) for block in blocks for setup in made]
 
@@ -120,26 +130,38 @@ def run(task: Task) -> Run:
         raise UsageError(f"warmup_s: {scenario.warmup_s:g} leaves nothing of a trace of {trace.span_s:g} s.")
     windows = Windows(scenario.warmup_s, observation_s, scenario.drain_deadline_s)
     played = play(task.setup, trace, windows, task.block.seed)
-    measured = put_together(
-        played.records,
-        window_s=observation_s,
-        limits=task.limits,
-        loop_lags_s=(),
-        loop_period_s=1.0,
-        lag_tolerance_ms=scenario.lag_tolerance_ms,
-    )
+    measured = _measured(task, played.records, observation_s)
+    shares = played.shares if len(played.shares) > 1 else []
+    each = [_measured(task, [played.records[index] for index in share], observation_s) for share in shares]
     ends_ms = [record.ended_ms for record in played.records if record.ended_ms is not None]
     return Run(
         arm=task.setup.arm,
         block=task.block,
         window_s=observation_s,
-        classes={name: each for name, each in measured.classes.items() if name != ALL or len(measured.classes) > 2},
+        classes=_classes(measured),
+        gateways=[_classes(one) for one in each],
         throughput=measured.throughput,
         records=played.records if task.keeps_records else (),
         steps=played.steps,
         simulated_s=max([trace.span_s, *(each / 1000 for each in ends_ms)]),
         spent_s=time.process_time() - began,
     )
+
+
+def _measured(task: Task, records: Sequence[RequestRecord], observation_s: float) -> Measurements:
+    """As a live run is measured."""
+    return put_together(
+        records,
+        window_s=observation_s,
+        limits=task.limits,
+        loop_lags_s=(),
+        loop_period_s=1.0,
+        lag_tolerance_ms=task.scenario.lag_tolerance_ms,
+    )
+
+
+def _classes(measured: Measurements) -> dict[str, ClassMeasure]:
+    return {name: each for name, each in measured.classes.items() if name != ALL or len(measured.classes) > 2}
 
 
 def run_all(todo: Sequence[Task], jobs: int, told: Callable[[int], None]) -> list[Run]:
@@ -159,6 +181,6 @@ def run_all(todo: Sequence[Task], jobs: int, told: Callable[[int], None]) -> lis
 
 
 def with_counts(scenario: Scenario, **counts: int | None) -> Scenario:
-    """Return the scenario with engines, gateways or tenants as stated, where they are."""
+    """Return the scenario with engines, gateways, shared_engines or tenants as stated, where they are."""
     stated = {name: count for name, count in counts.items() if count is not None}
     return scenario.model_copy(update={"simulation": scenario.simulation.model_copy(update=stated)})

@@ -30,6 +30,8 @@ class VirtualEngine:
     running: list[EngineRequest] = field(default_factory=list)
     waiting: list[EngineRequest] = field(default_factory=list)
     arrivals: int = 0
+    admissions: int = 0
+    preemptions: int = 0
     _requests: dict[int, EngineRequest] = field(default_factory=dict)
     _kv: KvBlocks = field(init=False)
 
@@ -83,11 +85,9 @@ class VirtualEngine:
             request = self._requests.get(request_id)
             if request is None:
                 continue
+            if request.in_flight == request.sampled - request.delivered:  # its chunks without a token come first
+                request.delivered += 1
             request.in_flight -= 1
-            if request.in_flight:
-                request.delivered = min(request.sampled, request.delivered + 1)
-            else:
-                request.delivered = request.sampled
             if request.stale:
                 request.stale -= 1
             elif names_blocks:
@@ -95,53 +95,18 @@ class VirtualEngine:
         for request_id in step.ended:
             self.abort(request_id)
 
-    def steps_alike(self, in_flight: int) -> int:
-        """Return how many steps from here on give each running request one token, and begin, end and preempt nothing.
-
-        in_flight: steps that have not ended; all running requests must be in each. A lower bound: where it says 0,
-        `schedule` tells. It holds until somebody is added or aborted.
-        """
-        running, flags = self.running, self.flags
-        count = len(running)
-        if not count or count > flags.max_num_batched_tokens or (self.waiting and count < self._active_max):
-            return 0
-        steps = self._kv.free // count * flags.block_tokens
-        for request in running:
-            if request.prompt_tokens + request.sampled - request.computed != 1 or not request.sampled:
-                return 0
-            if request.in_flight != in_flight or request.stale:
-                return 0
-            steps = min(steps, request.output_tokens - request.sampled - 1)
-        return max(0, steps)
+    def steps_alike(self) -> int:
+        """Every step is looked at; `quick_engine` takes many as one."""
+        return 0
 
     def ends_alike(self, begins_at: float, steps: int) -> list[float]:
-        """Return when each of the next steps ends, one behind the other from `begins_at` on, if all are alike."""
-        count = len(self.running)
-        attended = 2 * sum([request.computed for request in self.running]) + count
-        step_s, ends = self.step_time.step_s, []
-        for _ in range(steps):
-            begins_at += step_s(count, attended)
-            attended += 2 * count
-            ends.append(begins_at)
-        return ends
+        raise AssertionError(f"no steps are alike: {begins_at}, {steps}")
 
-    def run_alike(self, scheduled: int, ended: int) -> Step:
-        """Do what so many calls of `schedule` and of `end` would do in steps that are alike; return the last step."""
-        block_tokens = self.flags.block_tokens
-        for request in self.running:
-            known = request.prompt_tokens + request.delivered + scheduled - 1
-            request.computed += scheduled
-            request.sampled += scheduled
-            request.delivered += ended
-            request.in_flight += scheduled - ended
-            missing = -(-request.computed // block_tokens) - len(request.blocks)
-            if missing > 0:
-                request.blocks += self._kv.take(missing)
-            self._name_blocks(request, min(request.computed, known))
-        count = len(self.running)
-        attended = 2 * sum([request.computed for request in self.running]) - count
-        duration_s = self.step_time.step_s(count, attended)
-        return Step({request.id: 1 for request in self.running}, duration_s, (), ())
+    def run_alike(self, scheduled: int, ended: int) -> list[Step]:
+        raise AssertionError(f"no steps are alike: {scheduled}, {ended}")
+
+    def look_at(self, request: EngineRequest) -> None:
+        """Bring up to date what a request says of itself; here it always is."""
 
     def _schedule_running(self, tokens: dict[int, int], chunk: int) -> tuple[int, bool]:
         flags, kv, running = self.flags, self._kv, self.running
@@ -194,9 +159,17 @@ class VirtualEngine:
             self._allocate(request, count)
             tokens[request.id] = count
             budget -= count
+            self.admissions += 1
+            request.rank = self.admissions
             self.running.append(self.waiting.pop(skipped))
 
     def _step(self, tokens: dict[int, int]) -> Step:
+        attended, first_tokens, ended = self._compute(tokens)
+        duration_s = self.step_time.step_s(sum(tokens.values()), attended) if tokens else 0.0
+        return Step(tokens, duration_s, tuple(first_tokens), tuple(ended))
+
+    def _compute(self, tokens: dict[int, int]) -> tuple[int, list[int], list[int]]:
+        """Move each request on by its tokens: what they attend to, who gets a first token, who has its last."""
         first_tokens, ended, attended, requests = [], [], 0, self._requests
         for request_id, count in tokens.items():
             request = requests[request_id]
@@ -211,8 +184,7 @@ class VirtualEngine:
             request.sampled = sampled + 1
             if sampled + 1 >= request.output_tokens:
                 ended.append(request_id)
-        duration_s = self.step_time.step_s(sum(tokens.values()), attended) if tokens else 0.0
-        return Step(tokens, duration_s, tuple(first_tokens), tuple(ended))
+        return attended, first_tokens, ended
 
     def _preempt(self, position: int) -> None:
         request = self.running.pop(position)
@@ -221,6 +193,7 @@ class VirtualEngine:
         request.computed = 0
         request.stale = request.in_flight
         request.preemptions += 1
+        self.preemptions += 1
         if self.flags.priority_scheduling:
             insort(self.waiting, request, key=_urgency)
         else:

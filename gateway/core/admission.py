@@ -42,8 +42,9 @@ from gateway.core.ticket import (
     Ticket,
 )
 from gateway.core.types import (
-    LONG,
-    SHORT,
+    CLIENT_GONE,
+    COMPLETED,
+    TIMED_OUT,
     EngineLoad,
     EngineSpec,
     LengthClass,
@@ -55,7 +56,6 @@ from gateway.core.types import (
 )
 from gateway.core.waiting import Waiting
 
-_CUT = frozenset({Outcome.CLIENT_GONE, Outcome.TIMED_OUT})
 _EMPTY_LINE = LineSnapshot(requests=0, prompt_tokens=0, body_bytes=0, oldest_offered_at=None)
 
 
@@ -69,7 +69,7 @@ class Admission:
         self._early = early_rejection.EarlyRejection()
         self._repeats = Repeats()
         self._tenants = Tenants(plan)
-        self._running: dict[int, Ticket] = {}
+        self._running: dict[Ticket, Engine] = {}
         self._drain_at: float | None = None
         self._plan = plan
         self.fleet = self._fleet = Fleet(engines, plan)
@@ -86,8 +86,9 @@ class Admission:
         fleet = self._fleet
         needs = needs_of(assignment, fleet.kv_block_tokens)
         tenant = self._tenants.named(assignment.class_plan, assignment.tenant)
-        share = self._waiting.share(assignment)
-        ticket = Ticket(self._offers, assignment, tenant, share, now, now + assignment.wait_s_max, WAITING, needs)
+        backlog, of_class = tenant.backlogs[needs[0]], tenant.class_backlogs[needs[0]]
+        deadline = now + assignment.wait_s_max
+        ticket = Ticket(self._offers, assignment, tenant, backlog, of_class, now, deadline, WAITING, needs)
         ticket.is_repeat = self._repeats.is_repeat(assignment, now)
         no = self._refused_at_arrival(ticket, now)
         if no is not None:
@@ -97,10 +98,10 @@ class Admission:
         if ticket.is_repeat:
             ticket.cost_s *= self._plan.repeat_cost
         self._waiting.join(ticket, now)
-        lane = self._lanes[assignment.length_class]
+        lane = self._lanes.by_length[needs[0]]
         lane.append(ticket)
         # Otherwise nothing can go that could not go before.
-        head = lane.head(now) if self._may_go() or fleet.divides else None
+        head = lane.head(now) if fleet.has_slot(needs[0]) or fleet.divides else None
         if head is not None and (head is ticket or head.assignment.engine is not None):
             self._dispatch(now, events)
         if ticket.state is WAITING:
@@ -112,12 +113,11 @@ class Admission:
         if ticket.state is not RUNNING or ticket.first_token_at is not None:
             return self.tick(now)
         ticket.first_token_at = now
-        assert ticket.engine is not None
         assert ticket.dispatched_at is not None
         engine_ttft_s = now - ticket.dispatched_at
-        engine = self._fleet[ticket.engine]
+        engine = self._running[ticket]
         engine.first_token(ticket, engine_ttft_s, now)
-        engine.judge(now, longs_wait=self._lanes[LONG].head(now) is not None)
+        engine.judge(now, longs_wait=self._lanes.long.head(now) is not None)
         events: list[Event] = [FirstToken(ticket, engine_ttft_s), *engine.dividing_changed(ticket)]
         self._go_on(now, events)
         return events
@@ -136,10 +136,12 @@ class Admission:
             waited_s = now - ticket.offered_at
             self._leave_line(ticket, now, moved=True)
         else:
-            if ticket.needs[0] and self._has_slice_at_engine(ticket):
+            if ticket.needs[0] and self._running[ticket].courses.has_slice_out(ticket):
                 events.append(SliceEnded(ticket, SliceResult.CANCELLED))
-            self._leave_engine(ticket, now, cut=outcome in _CUT, output_tokens=output_tokens)
-            if ticket.first_token_at is None and outcome is not Outcome.COMPLETED:
+            self._leave_engine(
+                ticket, now, cut=outcome is CLIENT_GONE or outcome is TIMED_OUT, output_tokens=output_tokens
+            )
+            if ticket.first_token_at is None and outcome is not COMPLETED:
                 output_tokens = 0
             if output_tokens is not None:
                 self._refund(ticket, output_tokens)
@@ -165,7 +167,7 @@ class Admission:
         if self._drain_at is not None and ticket.deadline > self._drain_at:
             return [self._refuse(ticket, self._refusals.draining(ticket), now), *self.tick(now)]
         self._waiting.join(ticket, now)
-        self._lanes[ticket.assignment.length_class].put_back(ticket)
+        self._lanes.by_length[ticket.needs[0]].put_back(ticket)
         return [Queued(ticket), *self.tick(now)]
 
     def observe(self, engine: str, load: EngineLoad, now: float) -> list[Event]:
@@ -175,15 +177,13 @@ class Admission:
 
     def accepted(self, ticket: Ticket, now: float, *, is_accepted: bool) -> list[Event]:
         """Note whether the engine would take a divided request: before its first slice, which goes for this alone."""
-        assert ticket.engine is not None
-        return self._fleet[ticket.engine].accepted(ticket, now, is_accepted=is_accepted) + self.tick(now)
+        return self._running[ticket].accepted(ticket, now, is_accepted=is_accepted) + self.tick(now)
 
     def slice_ended(
         self, ticket: Ticket, now: float, *, computed: bool, cached_tokens: int | None = None
     ) -> list[Event]:
         """Note the end of the slice that `Proceed` asked for; cached_tokens: of its prefix, where the engine says."""
-        assert ticket.engine is not None
-        engine = self._fleet[ticket.engine]
+        engine = self._running[ticket]
         held = engine.slice_ended(ticket, now, computed=computed, cached_tokens=cached_tokens)
         result = SliceResult.COMPUTED if held else SliceResult.FAILED
         return [SliceEnded(ticket, result), *engine.dividing_changed(ticket), *self.tick(now)]
@@ -210,7 +210,7 @@ class Admission:
         events: list[Event] = []
         self._expire(now, events)
         beyond = [ticket for ticket in self._in_line() if ticket.deadline > deadline_at]
-        events += [self._refuse(ticket, self._refusals.draining(ticket), now) for ticket in beyond]
+        events += [self._turn_away(ticket, self._refusals.draining(ticket), now) for ticket in beyond]
         self._dispatch(now, events)
         return events
 
@@ -229,7 +229,7 @@ class Admission:
         self._lanes.reconfigure(plan)
         self._tenants.reconfigure(plan)
         for ticket in waiting:
-            self._lanes[ticket.assignment.length_class].append(ticket)
+            self._lanes.by_length[ticket.needs[0]].append(ticket)
         for tenant in self._tenants:
             self._lanes.hold(tenant)
         return self.tick(now)
@@ -244,23 +244,23 @@ class Admission:
 
     def standing(self, ticket: Ticket) -> Ahead:
         """Return what stands in the ticket's way now: its line, and the budgets of the first few engines."""
-        in_line, in_lane = self._waiting.beside(ticket.assignment), self._lanes[ticket.assignment.length_class].requests
-        return Ahead(in_line, in_lane, self._fleet.standings(ticket))
+        in_lane = self._lanes.by_length[ticket.needs[0]].requests
+        return Ahead(ticket.class_backlog.requests, in_lane, self._fleet.standings(ticket))
 
     def snapshot(self) -> Snapshot:
         """Return what waits and what runs now; every class of the plan is present, also at 0."""
         empty = {(name, length): _EMPTY_LINE for name in self._plan.classes for length in LengthClass}
         return Snapshot(
-            lines=empty | dict(self._waiting.lines()),
-            engines=self._fleet.snapshot(self._running.values()),
+            lines=empty | dict(self._waiting.lines(self._tenants.by_class)),
+            engines=self._fleet.snapshot(self._running),
             draining=self._drain_at is not None,
         )
 
     # ── in and out of lines ──
 
     def _next_at(self) -> float:
-        change_at, deadline = self._fleet.next_change_at(), self._waiting.next_deadline()
-        return change_at if change_at < deadline else deadline
+        change_at, first = self._fleet.next_change_at(), self._waiting.first_to_expire()
+        return change_at if first is None or change_at < first.deadline else first.deadline
 
     def _go_on(self, now: float, events: list[Event]) -> None:
         """Do what is due, waits that end first; what happens joins `events`."""
@@ -280,24 +280,23 @@ class Admission:
         while (full := self._waiting.over_bound(ticket)) is not None:
             gives_way = ticket
             if assignment.class_plan.queue.newest_first_in_overload and full.resource is Resource.REQUESTS:
-                oldest = self._lanes[assignment.length_class].oldest_of_flow(ticket)
+                oldest = self._lanes.by_length[ticket.needs[0]].oldest_of_flow(ticket)
                 gives_way = oldest if is_half_late(oldest, now) else ticket
-            events.append(self._refuse(gives_way, full, now))
+            events.append(self._turn_away(gives_way, full, now))
             if gives_way is ticket:
                 return
         events.append(self._expired(ticket, now) if ticket.deadline <= now else Queued(ticket))
 
     def _expire(self, now: float, events: list[Event]) -> None:
-        while (ticket := self._waiting.expired(now)) is not None:
+        while (ticket := self._waiting.first_to_expire()) is not None and ticket.deadline <= now:
             events.append(self._expired(ticket, now))
 
     def _expired(self, ticket: Ticket, now: float) -> Event:
         refusal = self._refusals.expired(ticket, now, any_engine=self._fleet.any_up)
-        return self._refuse(ticket, refusal, now, Outcome.EXPIRED)
+        return self._turn_away(ticket, refusal, now, Outcome.EXPIRED)
 
     def _refuse(self, ticket: Ticket, refusal: Refusal, now: float, outcome: Outcome = Outcome.REFUSED) -> Event:
-        if ticket in self._waiting:
-            self._leave_line(ticket, now, moved=False)
+        """End a ticket that is in no line."""
         ticket.state = ENDED
         self._tenants.forget_if_idle(ticket.tenant)
         self._repeats.refused(ticket.assignment, now)
@@ -305,17 +304,21 @@ class Admission:
         retry_s = self._refusals.retry_after_s(ticket, now) if refusal.retry_after_s is None else refusal.retry_after_s
         return Refused(ticket, replace(refusal, waited_s=waited_s, retry_after_s=retry_s), waited_s, outcome)
 
+    def _turn_away(self, ticket: Ticket, refusal: Refusal, now: float, outcome: Outcome = Outcome.REFUSED) -> Event:
+        """End a ticket that waits."""
+        self._leave_line(ticket, now, moved=False)
+        return self._refuse(ticket, refusal, now, outcome)
+
     def _leave_line(self, ticket: Ticket, now: float, *, moved: bool) -> None:
-        self._lanes[ticket.assignment.length_class].remove(ticket)
+        self._lanes.by_length[ticket.needs[0]].remove(ticket)
         self._waiting.leave(ticket, now, served=False, moved=moved)
 
     # ── to and from engines ──
 
     def _dispatch(self, now: float, events: list[Event]) -> None:
         fleet, lanes = self._fleet, self._lanes
-        if fleet.next_change_at() <= now:
-            fleet.settle(now)
-        while heads := lanes.heads(now):
+        fleet.settle(now)
+        while heads := lanes.heads(now, fleet.has_slot):
             if (choice := fleet.choose(heads)) is None:
                 if lanes.pass_over_bound(heads):
                     continue
@@ -325,40 +328,31 @@ class Admission:
             if hopeless is None:
                 self._send(ticket, engine, now, events)
             else:
-                events.append(self._refuse(ticket, hopeless, now))
-            if not self._may_go():
-                break
+                events.append(self._turn_away(ticket, hopeless, now))
         lanes.resume()
         if fleet.divides:  # after everything else that happens now
-            shorts, longs = (self._lanes[length].head(now) is not None for length in (SHORT, LONG))
+            shorts, longs = lanes.short.head(now) is not None, lanes.long.head(now) is not None
             for each in fleet.dividing():
                 events += each.make_way(now, shorts_in_line=shorts, longs_in_line=longs)
 
-    def _may_go(self) -> bool:
-        """Whether anybody waits for whom an engine has a slot: under load most have none, and that is quickly seen."""
-        for is_long, lane in enumerate(self._lanes.by_length):
-            if lane.requests and self._fleet.has_slot(is_long):
-                return True
-        return False
-
     def _refused_at_dispatch(self, ticket: Ticket, engine: Engine, now: float) -> Refusal | None:
         early = self._plan.early_rejection
-        if early is None or not early.purges or self._lanes[ticket.assignment.length_class].requests < 2:
+        if early is None or not early.purges or self._lanes.by_length[ticket.needs[0]].requests < 2:
             return None
         return early_rejection.at_dispatch(ticket, engine.short_ttft_s(early.confidence), now)
 
     def _send(self, ticket: Ticket, engine: Engine, now: float, events: list[Event]) -> None:
         assignment, tenant = ticket.assignment, ticket.tenant
-        self._lanes[assignment.length_class].serve(ticket)
+        self._lanes.by_length[ticket.needs[0]].serve(ticket)
         self._waiting.leave(ticket, now, served=True, moved=True)
         self._fleet.take(ticket, engine, now)
         ticket.state, ticket.engine, ticket.dispatched_at = RUNNING, engine.name, now
-        self._running[ticket.id] = ticket
+        self._running[ticket] = engine
         tenant.running += 1
         if tenant.running >= tenant.running_max:
             self._lanes.hold(tenant)
         priority = engine_priority(assignment, ticket.deadline)
-        wants_parts = engine.wants_parts(ticket)
+        wants_parts = ticket.needs[0] == 1 and engine.wants_parts(ticket)
         divided = wants_parts and engine.divide(ticket, now)
         events.append(Dispatched(ticket, engine.name, priority, now - ticket.offered_at, divided))
         if wants_parts and not divided:
@@ -367,25 +361,19 @@ class Admission:
             events += engine.dividing_changed(ticket)
 
     def _leave_engine(self, ticket: Ticket, now: float, *, cut: bool, output_tokens: int | None = None) -> None:
-        assert ticket.engine is not None
-        engine = self._fleet[ticket.engine]
+        engine = self._running.pop(ticket)
         engine.leave(ticket, now, cut=cut, output_tokens=output_tokens)
         if engine.retired:
             self._fleet.drop_if_idle(engine)
-        del self._running[ticket.id]
         tenant = ticket.tenant
         tenant.running -= 1
         if tenant.is_set_aside:
             self._lanes.hold(tenant)
 
-    def _has_slice_at_engine(self, ticket: Ticket) -> bool:
-        assert ticket.engine is not None
-        return self._fleet[ticket.engine].courses.has_slice_out(ticket)
-
     def _refund(self, ticket: Ticket, output_tokens: int) -> None:
         unused_s = self._fleet.unused_s(ticket.assignment, output_tokens)
         if unused_s > 0.0:
-            self._lanes[ticket.assignment.length_class].refund(ticket, min(unused_s, ticket.cost_s))
+            self._lanes.by_length[ticket.needs[0]].refund(ticket, min(unused_s, ticket.cost_s))
 
     def _in_line(self) -> list[Ticket]:
         return sorted(self._waiting.tickets(), key=lambda ticket: ticket.id)

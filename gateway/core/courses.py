@@ -117,9 +117,18 @@ class Courses:
         if by_short:
             self._share.short_came(now)
 
-    def freed(self, tokens: int) -> None:
-        """Note that another request has left so much in the cache, where it outlives what lay there before."""
-        self._freed_tokens += tokens
+    def left(self, ticket: Ticket, output_tokens: int | None) -> None:
+        """Note that a request has left: its course ends, and what it computed outlives what the cache held before.
+
+        output_tokens: what was generated for it; None: not known, perhaps all that was reserved.
+        """
+        if not self._courses:
+            return
+        self.end(ticket)
+        kept_tokens = ticket.needs[3]
+        if output_tokens is not None:
+            kept_tokens = min(kept_tokens, ticket.assignment.prompt_tokens + output_tokens)
+        self._freed_tokens += kept_tokens
 
     def changes_at(self, model: StepModel, now: float) -> float:
         """Return when a part goes though shorts wait, or may be taken back again; infinity: not by time alone."""

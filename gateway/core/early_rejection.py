@@ -35,7 +35,7 @@ class EarlyRejection:
         if work_per_s is None or (predicted_s := backlog.work_s / work_per_s) < _LONG_WAIT * limit_s:
             return None
         ticket.forecast = Forecast(work_per_s, backlog.moved_s)
-        if (ratio := ticket.share.ratios.at(1.0 - early.confidence)) is None:
+        if (ratio := ticket.class_backlog.ratios.at(1.0 - early.confidence)) is None:
             return None
         predicted_s *= ratio
         if predicted_s <= limit_s:

@@ -167,9 +167,9 @@ class Engine:
     # ── long prompts in parts ──
 
     def wants_parts(self, ticket: Ticket) -> bool:
-        """Tell whether the plan has this prompt computed in parts, and it is long enough for two."""
+        """Tell whether the plan has this long prompt computed in parts, and it is long enough for two."""
         plan, assignment = self._parts_plan(ticket), ticket.assignment
-        if plan is None or not ticket.needs[0] or not assignment.is_divisible:
+        if plan is None or not assignment.is_divisible:
             return False
         if plan.mode is LongPrefillMode.RECALLED:
             return True
@@ -307,12 +307,7 @@ class Engine:
 
     def leave(self, ticket: Ticket, now: float, *, cut: bool, output_tokens: int | None = None) -> None:
         """End a ticket's stay; `cut`: the gateway aborted it, so it holds its place until the steps in flight end."""
-        self.courses.end(ticket)
-        if len(self.courses):
-            kept_tokens = ticket.needs[3]
-            if output_tokens is not None:
-                kept_tokens = min(kept_tokens, ticket.assignment.prompt_tokens + output_tokens)
-            self.courses.freed(kept_tokens)
+        self.courses.left(ticket, output_tokens)
         self._due.discard(ticket)
         if self._alone is ticket:
             self._alone = None

@@ -1,7 +1,4 @@
-"""How fast a line drains, and what that means for a caller who is refused.
-
-Owns the measured drain rates. A rate counts only the time in which something waited: an idle line proves nothing.
-"""
+"""Quantiles of what was seen lately, and what a line's drain rate means for a caller who is refused. Plain numbers."""
 
 from __future__ import annotations
 
@@ -9,45 +6,10 @@ from bisect import bisect_left, insort
 from collections import deque
 from math import ceil
 
-_WINDOW_S = 20.0
-_MEASURED_S_MIN = 0.5
 _VALUES_KEPT = 256
 _VALUES_MIN = 20
 RETRY_AFTER_S_MIN = 1.0
 RETRY_AFTER_S_MAX = 60.0
-
-
-class DrainRate:
-    """Predicted engine seconds of work leaving one line for an engine, per second of backlog.
-
-    The last window counts as long as it is short; then it becomes the past, which is kept until the next is over.
-    """
-
-    __slots__ = ("_at", "_past_s", "_past_work_s", "_s", "_work_s")
-
-    def __init__(self) -> None:
-        self._at = 0.0
-        self._s = self._past_s = 0.0
-        self._work_s = self._past_work_s = 0.0
-
-    def advance(self, now: float, *, backlogged: bool) -> None:
-        """Account the time since the last call; `backlogged`: something waited all that time."""
-        if backlogged:
-            self._s += now - self._at
-            if self._s > _WINDOW_S:
-                self._past_s, self._past_work_s = self._s, self._work_s
-                self._s = self._work_s = 0.0
-        self._at = now
-
-    def served(self, work_s: float) -> None:
-        """Account a request that left the backlogged line for an engine."""
-        self._work_s += work_s
-
-    def work_per_s(self) -> float | None:
-        """Return the rate, or None while less than half a second of backlog was seen."""
-        seconds = self._s + self._past_s
-        work_s = self._work_s + self._past_work_s
-        return work_s / seconds if seconds >= _MEASURED_S_MIN and work_s > 0.0 else None
 
 
 class Quantile:

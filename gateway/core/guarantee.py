@@ -123,9 +123,11 @@ def guarantee(
         ShortEntry(bound.batches + 1, bound.short_ttft_s, (bound.batches + 1) * bound.shared_s),
         _long_rate(lanes[LengthClass.LONG]),
         tuple(
-            _flow(each, length, tenants, *(_wait(plan, each, lane, tenants) for lane in lanes[length]))
+            _flow(each, length, tenants, *waits)
             for length in LengthClass
-            for each in _ranked(plan)
+            for each, *waits in zip(
+                _ranked(plan), *(_waits(plan, lane, tenants) for lane in lanes[length]), strict=True
+            )
         ),
     )
 
@@ -168,26 +170,42 @@ def _long_rate(lanes: tuple[LaneWork | NotPromised, LaneWork | NotPromised]) -> 
     return LongRate(rate, free.tokens_per_s()[0], at, always.output_tokens, always.full_speed_output_tokens())
 
 
-def _wait(
-    plan: Plan, each: ClassPlan, lane: LaneWork | NotPromised, tenants: Mapping[str, int | None]
-) -> Wait | NotPromised:
-    if isinstance(lane, NotPromised):
-        return lane
+def _waits(plan: Plan, lane: LaneWork | NotPromised, tenants: Mapping[str, int | None]) -> list[Wait | NotPromised]:
+    """Return what each class waits at most, by rank. What a request costs is computed once for each output bound."""
+    ranked = _ranked(plan)
     unordered = premises.unordered(plan)
-    if unordered is not None:
-        return NotPromised(unordered)
-    count = tenants.get(each.name, 0)
+    if isinstance(lane, NotPromised) or unordered is not None:
+        no = lane if isinstance(lane, NotPromised) else NotPromised(unordered or "")
+        return [no] * len(ranked)
+    bounds = {each.output_tokens_max for each in ranked}
+    largest, per_token = ({bound: of(bound) for bound in bounds} for of in (lane.cost_max_s, lane.cost_per_token_max_s))
+    weights = sum(each.weight for each in ranked)
+    of_all = sum(largest[each.output_tokens_max] for each in ranked)
+    return [
+        _wait(
+            each,
+            lane,
+            tenants.get(each.name, 0),
+            share=each.weight / weights,
+            own=largest[each.output_tokens_max],
+            per_token=per_token[each.output_tokens_max],
+            of_all=of_all,
+        )
+        for each in ranked
+    ]
+
+
+def _wait(
+    each: ClassPlan, lane: LaneWork, count: int | None, *, share: float, own: float, per_token: float, of_all: float
+) -> Wait | NotPromised:
+    """Bound one class's wait. own, per_token: its largest request's cost, in all and a prompt token; of_all: summed."""
     if count is None:
         return NotPromised("the number of tenants is open: only wait_s_max bounds the wait")
     count = max(1, count)
-    share = each.weight / sum(other.weight for other in plan.classes.values())
-    largest = {name: lane.cost_max_s(other) for name, other in plan.classes.items()}
-    own = largest[each.name]
-    of_others = 2 * (count - 1) * own / share + (1 / share - 1) * own + sum(largest.values()) - own
+    of_others = 2 * (count - 1) * own / share + (1 / share - 1) * own + of_all - own
     empty_line_s = lane.start_s + lane.work_per_cost * of_others
     per_cost_ahead = lane.work_per_cost * count / share
     spare = (each.wait_s_max[lane.length_class] - empty_line_s) / per_cost_ahead
-    per_token = lane.cost_per_token_max_s(each)
     queued = min(each.queue.requests_max, each.tenant.queued_requests_max or each.queue.requests_max)
     ahead = min(max(0, queued - 1) * own, each.queue.prompt_tokens_max * per_token)
     return Wait(

@@ -74,7 +74,7 @@ class Lane:
         lane = Lane(order)
         lane._virtual_time = self._virtual_time
         for name, lines in self._classes.items():
-            kept = lane._lines(classes.get(name, lines.plan))
+            kept = lane._new_lines(classes.get(name, lines.plan))
             kept.start_tag = lines.start_tag
             kept.virtual_time = lines.virtual_time
             kept.idle_finish_tags = lines.idle_finish_tags | {
@@ -83,8 +83,9 @@ class Lane:
         return lane
 
     def append(self, ticket: Ticket) -> None:
-        lines = self._lines(ticket.assignment.class_plan)
-        flow = lines.flows.get(ticket.tenant.name) or lines.new_flow(ticket.tenant)
+        class_plan, tenant = ticket.assignment.class_plan, ticket.tenant
+        lines = self._classes.get(class_plan.name) or self._new_lines(class_plan)
+        flow = lines.flows.get(tenant.name) or lines.new_flow(tenant)
         self.requests += 1
         if flow.append(ticket):
             self._lift(lines)
@@ -92,8 +93,9 @@ class Lane:
 
     def put_back(self, ticket: Ticket) -> None:
         """Return a ticket to the head of its flow and give its cost back to the flow and the class."""
-        lines = self._lines(ticket.assignment.class_plan)
-        flow = lines.flows.get(ticket.tenant.name) or lines.new_flow(ticket.tenant)
+        class_plan, tenant = ticket.assignment.class_plan, ticket.tenant
+        lines = self._classes.get(class_plan.name) or self._new_lines(class_plan)
+        flow = lines.flows.get(tenant.name) or lines.new_flow(tenant)
         self.requests += 1
         self._lift(lines)
         flow.put_back(ticket)
@@ -181,10 +183,8 @@ class Lane:
                 best, best_key = flow, key
         return best
 
-    def _lines(self, class_plan: ClassPlan) -> _ClassLines:
-        lines = self._classes.get(class_plan.name)
-        if lines is None:
-            lines = self._classes[class_plan.name] = _ClassLines(class_plan, flow_kind(self._order, class_plan))
+    def _new_lines(self, class_plan: ClassPlan) -> _ClassLines:
+        lines = self._classes[class_plan.name] = _ClassLines(class_plan, flow_kind(self._order, class_plan))
         return lines
 
     def _found(self, ticket: Ticket) -> tuple[_ClassLines, Flow]:

@@ -12,7 +12,7 @@ from functools import cached_property
 from math import ceil, floor, sqrt
 
 from gateway.core.feedback import DUTY_MIN
-from gateway.core.plan import ClassPlan, Plan
+from gateway.core.plan import Plan
 from gateway.core.premises import decodes
 from gateway.core.steptime import StepModel
 from gateway.core.types import EngineLimits, LengthClass
@@ -91,7 +91,11 @@ class LaneWork:
         """Lane seconds of one second of cost, at most: over all prompt and output lengths."""
         return max(
             _steepest(
-                work_s, self._output_s, self._prefill_cost_s(low), *self._per_output_s(low), self._outputs(low, None)
+                work_s,
+                self._output_s,
+                self._prefill_cost_s(low),
+                *self._per_output_s(low),
+                self._outputs(low, self.outputs_max),
             )
             for (low, _), work_s in zip(self.pieces, self.prefill_s, strict=True)
         )
@@ -99,7 +103,7 @@ class LaneWork:
     def tokens_per_s(self) -> tuple[float, int]:
         """Return the least prompt tokens a second while the lane is backlogged, and the prompt length of that."""
         return min(
-            (low / (work_s + self._output_s * self._outputs(low, None)), low)
+            (low / (work_s + self._output_s * self._outputs(low, self.outputs_max)), low)
             for (low, _), work_s in zip(self.pieces, self.prefill_s, strict=True)
         )
 
@@ -108,16 +112,27 @@ class LaneWork:
         assert self.sequences is not None
         return floor(max(0.0, min(self.prefill_s) * (self.sequences - 1) / self.step_s))
 
-    def cost_max_s(self, each: ClassPlan) -> float:
-        """Return the largest cost of one request of a class in this lane."""
-        return max(self._cost_s(high, self._outputs(high, each)) for _, high in self.pieces)
+    def cost_max_s(self, output_tokens_max: int | None) -> float:
+        """Return the largest cost of one request in this lane. output_tokens_max: as its class has it."""
+        limit = output_tokens_max or self.context_tokens
+        return max(
+            cost_s + self.model.decode_s(self._outputs(high, limit), high)
+            for (_, high), cost_s in zip(self.pieces, self._prefill_costs_s, strict=True)
+        )
 
-    def cost_per_token_max_s(self, each: ClassPlan) -> float:
+    def cost_per_token_max_s(self, output_tokens_max: int | None) -> float:
         """Return the largest cost of a request for each token of its prompt."""
-        return max(self._cost_s(high, self._outputs(low, each)) / low for low, high in self.pieces)
+        limit = output_tokens_max or self.context_tokens
+        return max(
+            (cost_s + self.model.decode_s(self._outputs(low, limit), high)) / low
+            for (low, high), cost_s in zip(self.pieces, self._prefill_costs_s, strict=True)
+        )
 
-    def _outputs(self, prompt_tokens: int, each: ClassPlan | None) -> int:
-        limit = self.outputs_max if each is None else (each.output_tokens_max or self.context_tokens)
+    @cached_property
+    def _prefill_costs_s(self) -> list[float]:
+        return [self._prefill_cost_s(high) for _, high in self.pieces]
+
+    def _outputs(self, prompt_tokens: int, limit: int) -> int:
         return max(1, min(limit, self.context_tokens - prompt_tokens))
 
     def _prefill_cost_s(self, prompt_tokens: int) -> float:
@@ -126,9 +141,6 @@ class LaneWork:
     def _per_output_s(self, prompt_tokens: int) -> tuple[float, float]:
         q = self.model.per_token_context_s
         return self.model.per_token_s + q * prompt_tokens, q / 2
-
-    def _cost_s(self, prompt_tokens: int, outputs: int) -> float:
-        return self._prefill_cost_s(prompt_tokens) + self.model.decode_s(outputs, prompt_tokens)
 
 
 def lane_of(  # noqa: PLR0917 - the facts of one engine

@@ -6,39 +6,59 @@ them one holds both lengths. Never looks at budgets.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from gateway.core.lane import Lane
 from gateway.core.orders import order_of
 from gateway.core.plan import AdmissionKind, Plan
 from gateway.core.tenants import Tenant
 from gateway.core.ticket import Ticket
-from gateway.core.types import LONG, SHORT, LengthClass
 
 
 class Lanes:
-    """by_length: the lane of the shorts, then that of the longs where they have one."""
+    """by_length: the lane in which shorts wait and that of the longs, which may be one."""
 
     def __init__(self, plan: Plan) -> None:
-        self.by_length = [Lane(order_of(plan.order)) for _ in range(_lanes_of(plan))]
+        lane = Lane(order_of(plan.order))
+        self.by_length = (lane, Lane(order_of(plan.order)) if _has_two(plan) else lane)
         self._passed_over: list[Ticket] = []
 
-    def __getitem__(self, length_class: LengthClass) -> Lane:
-        """Return the lane in which requests of this length wait."""
-        return self.by_length[-1 if length_class is LONG else 0]
+    def __iter__(self) -> Iterator[Lane]:
+        short, long = self.by_length
+        yield short
+        if long is not short:
+            yield long
+
+    @property
+    def short(self) -> Lane:
+        return self.by_length[0]
+
+    @property
+    def long(self) -> Lane:
+        return self.by_length[1]
 
     def reconfigure(self, plan: Plan) -> None:
         """Empty all lanes and put a new plan in force; how much each class and tenant was served is remembered."""
-        lengths = (SHORT, LONG)[: _lanes_of(plan)]
+        short, long = self.by_length
         order = order_of(plan.order)
-        self.by_length = [self[length].emptied(order, plan.classes) for length in lengths]
+        lane = short.emptied(order, plan.classes)
+        self.by_length = (lane, long.emptied(order, plan.classes) if _has_two(plan) else lane)
 
-    def heads(self, now: float) -> list[Ticket]:
-        """Return who is next in each lane, the oldest first."""
-        heads = [head for lane in self.by_length if lane.requests and (head := lane.head(now)) is not None]
-        if len(heads) == 2 and heads[1].id < heads[0].id:
-            heads.reverse()
-        return heads
+    def heads(self, now: float, is_open: Callable[[int], bool]) -> Sequence[Ticket]:
+        """Return who is next in each lane, the oldest first.
+
+        is_open: whether anything of a length can go at all. Otherwise its head is left out: no other is behind it in
+        what they share, since it may be passed for want of what is its own.
+        """
+        short_lane, long_lane = self.by_length
+        short = short_lane.head(now) if short_lane.requests and is_open(0) else None
+        if long_lane is short_lane or not long_lane.requests or not is_open(1):
+            return () if short is None else (short,)
+        long = long_lane.head(now)
+        if short is None or long is None:
+            head = short or long
+            return () if head is None else (head,)
+        return (short, long) if short.id < long.id else (long, short)
 
     def pass_over_bound(self, heads: Sequence[Ticket]) -> bool:
         """Pass over the heads that one engine alone can serve, until `resume`; False: there are none.
@@ -47,14 +67,14 @@ class Lanes:
         """
         bound = [head for head in heads if head.assignment.engine is not None]
         for head in bound:
-            self[head.assignment.length_class].set_aside(head.tenant)
+            self.by_length[head.needs[0]].set_aside(head.tenant)
         self._passed_over += bound
         return bool(bound)
 
     def resume(self) -> None:
         """Bring those back who were passed over."""
         for head in self._passed_over:
-            self[head.assignment.length_class].bring_back(head.tenant)  # one that is at its bound stays aside
+            self.by_length[head.needs[0]].bring_back(head.tenant)  # one that is at its bound stays aside
         self._passed_over.clear()
 
     def hold(self, tenant: Tenant) -> None:
@@ -63,12 +83,12 @@ class Lanes:
         if at_bound is tenant.is_set_aside:
             return
         tenant.is_set_aside = at_bound
-        for lane in self.by_length:
+        for lane in self:
             if at_bound:
                 lane.set_aside(tenant)
             else:
                 lane.bring_back(tenant)
 
 
-def _lanes_of(plan: Plan) -> int:
-    return 2 if plan.admission.kind is AdmissionKind.TOKEN_BUDGET else 1
+def _has_two(plan: Plan) -> bool:
+    return plan.admission.kind is AdmissionKind.TOKEN_BUDGET

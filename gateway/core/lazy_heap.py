@@ -6,7 +6,7 @@ the living, so memory is O(living) and each operation is O(log n) amortised.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 from heapq import heapify, heappop, heappush
 from typing import Any, Generic, TypeVar
 
@@ -31,10 +31,6 @@ class LazyHeap(Generic[Member]):
 
     def __len__(self) -> int:
         return len(self._living)
-
-    def __iter__(self) -> Iterator[Member]:
-        """Yield the members in no order."""
-        return iter(self._living)
 
     def push(self, member: Member, key: Any) -> None:
         """Insert the member, or move it to a new key."""

@@ -33,6 +33,7 @@ class Budget(IntEnum):
 
 _UNBOUND = 1 << 62
 _SHARED = (Budget.SLOTS, Budget.KV_TOKENS)
+_NO_SLOTS, _NO_KV = (1 << budget for budget in _SHARED)
 _OWN = (
     (Budget.SHORT_PREFILL_TOKENS, Budget.SHORT_SLOTS, Budget.SHORT_KV_TOKENS),
     (Budget.LONG_PREFILLS, Budget.LONG_SLOTS, Budget.LONG_KV_TOKENS),
@@ -93,13 +94,27 @@ def kv_reserves(admission: AdmissionPlan, kv_tokens: int) -> KvBudget:
 
 
 class _Side:
-    """What one length class holds of an engine, and how much it may hold, in the budgets that are its own."""
+    """What one length class holds of an engine, and how much it may hold, in the budgets that are its own.
 
-    __slots__ = ("kv_max", "kv_tokens", "prefill", "prefill_max", "slots", "slots_max")
+    no_prefill, no_slots, no_kv: the masks of these budgets.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = (
+        "kv_max",
+        "kv_tokens",
+        "no_kv",
+        "no_prefill",
+        "no_slots",
+        "prefill",
+        "prefill_max",
+        "slots",
+        "slots_max",
+    )
+
+    def __init__(self, own: Sequence[Budget]) -> None:
         self.prefill = self.slots = self.kv_tokens = 0
         self.prefill_max = self.slots_max = self.kv_max = _UNBOUND
+        self.no_prefill, self.no_slots, self.no_kv = (1 << budget for budget in own)
 
 
 class Ledger:
@@ -123,7 +138,7 @@ class Ledger:
 
     def __init__(self, caps: Mapping[Budget, int]) -> None:
         self.slots = self.kv_tokens = self.long_prefill_tokens = 0
-        self._sides = (_Side(), _Side())
+        self._sides = tuple(map(_Side, _OWN))
         self._charged: set[int] = set()
         self.in_prefill: set[int] = set()
         self.set_caps(caps)
@@ -144,26 +159,17 @@ class Ledger:
         """Return the budgets that stand in the way, as a mask; 0: it fits."""
         is_long, prefill, sequences, kv_tokens = needs
         own = self._sides[is_long]
-        if (
-            own.prefill + prefill <= own.prefill_max
-            and own.slots + sequences <= own.slots_max
-            and own.kv_tokens + kv_tokens <= own.kv_max
-            and self.slots + sequences <= self._slots_max
-            and self.kv_tokens + kv_tokens <= self._kv_max
-        ):
-            return 0
-        amounts = (
-            (own.prefill, prefill, own.prefill_max),
-            (own.slots, sequences, own.slots_max),
-            (own.kv_tokens, kv_tokens, own.kv_max),
-            (self.slots, sequences, self._slots_max),
-            (self.kv_tokens, kv_tokens, self._kv_max),
-        )
-        budgets = (*_OWN[is_long], *_SHARED)
         mask = 0
-        for budget, (held, needed, cap) in zip(budgets, amounts, strict=True):
-            if held and held + needed > cap:
-                mask |= 1 << budget
+        if own.prefill + prefill > own.prefill_max and own.prefill:
+            mask |= own.no_prefill
+        if own.slots + sequences > own.slots_max and own.slots:
+            mask |= own.no_slots
+        if own.kv_tokens + kv_tokens > own.kv_max and own.kv_tokens:
+            mask |= own.no_kv
+        if self.slots + sequences > self._slots_max and self.slots:
+            mask |= _NO_SLOTS
+        if self.kv_tokens + kv_tokens > self._kv_max and self.kv_tokens:
+            mask |= _NO_KV
         return mask
 
     def charge(self, ticket: Ticket) -> None:

@@ -31,8 +31,8 @@ class Refusals:
     def retry_after_s(self, ticket: Ticket, now: float) -> float:
         """Return when the line that the ticket stood in, and its own work, are expected to have drained, seconds."""
         return retry_after_s(
-            work_s=ticket.share.work_s + ticket.cost_s,
-            work_per_s=ticket.share.work_per_s(now),
+            work_s=ticket.class_backlog.work_s + ticket.cost_s,
+            work_per_s=ticket.class_backlog.work_per_s(now),
             wait_s_max=ticket.assignment.class_plan.wait_s_max[ticket.assignment.length_class],
             jitter=self._jitter(ticket),
         )

@@ -76,7 +76,7 @@ class StepModel:
 
     def prefill_s(self, prompt_tokens: int, chunk_tokens: int) -> float:
         """Predict a whole prefill in steps of at most `chunk_tokens` with nothing else in them."""
-        steps = ceil(prompt_tokens / chunk_tokens)
+        steps = -(-prompt_tokens // chunk_tokens)
         attention = self.per_token_context_s * prompt_tokens * prompt_tokens / 2
         return steps * self.base_s + self.per_token_s * prompt_tokens + attention
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
+from gateway.core.backlog import Backlog, ClassBacklog
 from gateway.core.plan import ClassPlan, Plan
-from gateway.core.share import Backlog, Share
 from gateway.core.tenants import Tenant
 from gateway.core.types import FallbackReason, LengthClass, Outcome, Refusal
 
@@ -70,6 +70,7 @@ class Forecast(NamedTuple):
 class Ticket:
     """One request inside admission, from offer to its single end. Changed by Admission alone.
 
+    backlog, class_backlog: of its length class, what waits of its tenant, and of all tenants of its service class.
     deadline: of the wait, seconds since the epoch. cost_s: predicted engine seconds, what fair queueing charges.
     prefill_s: its own prefill as predicted at dispatch, seconds. forecast: at offer; None: none was made.
     beside_long: dispatched while the engine had a long prompt in prefill. is_repeat: of a request that was refused.
@@ -78,7 +79,8 @@ class Ticket:
     id: int
     assignment: Assignment
     tenant: Tenant
-    share: Share
+    backlog: Backlog
+    class_backlog: ClassBacklog
     offered_at: float
     deadline: float
     state: TicketState
@@ -92,11 +94,6 @@ class Ticket:
     beside_long: bool = False
     is_repeat: bool = False
     requeues: int = 0
-
-    @property
-    def backlog(self) -> Backlog:
-        """What waits of the ticket's tenant in its length class."""
-        return self.tenant.backlogs[self.needs[0]]
 
 
 class TicketState(StrEnum):
@@ -123,13 +120,15 @@ class SliceResult(StrEnum):
     FALLBACK = "fallback"
 
 
-class Queued(NamedTuple):
+@dataclass(slots=True)
+class Queued:
     """The ticket waits in line: it joined just now, or came back to the head because its engine refused it."""
 
     ticket: Ticket
 
 
-class Dispatched(NamedTuple):
+@dataclass(slots=True)
+class Dispatched:
     """The ticket's budgets are charged on `engine`: send it now, with `priority` (int64, lower is sooner).
 
     divided: not at once; `Proceed` says what of it, of a prompt in slices once `Admission.accepted` was told.
@@ -142,27 +141,31 @@ class Dispatched(NamedTuple):
     divided: bool = False
 
 
-class Proceed(NamedTuple):
+@dataclass(slots=True)
+class Proceed:
     """Send a divided prompt's next part: its first `prefix_tokens`; None: the request itself, as the caller sent it."""
 
     ticket: Ticket
     prefix_tokens: int | None
 
 
-class Recalled(NamedTuple):
+@dataclass(slots=True)
+class Recalled:
     """Take the request back from its engine, now, and wait for `Proceed`: a short one has come."""
 
     ticket: Ticket
 
 
-class SliceEnded(NamedTuple):
+@dataclass(slots=True)
+class SliceEnded:
     """One slice of a divided prompt has come to its end, in whatever way."""
 
     ticket: Ticket
     result: SliceResult
 
 
-class DividingChanged(NamedTuple):
+@dataclass(slots=True)
+class DividingChanged:
     """With this ticket an engine began to get long prompts whole, for a reason; None: in parts again."""
 
     ticket: Ticket
@@ -170,7 +173,8 @@ class DividingChanged(NamedTuple):
     reason: FallbackReason | None
 
 
-class Refused(NamedTuple):
+@dataclass(slots=True)
+class Refused:
     """The ticket ended without an engine: outcome REFUSED (queue full, drain …) or EXPIRED (its wait deadline).
 
     `waited_s` is 0 where it never waited.
@@ -182,14 +186,16 @@ class Refused(NamedTuple):
     outcome: Outcome
 
 
-class FirstToken(NamedTuple):
+@dataclass(slots=True)
+class FirstToken:
     """The engine's first token for a dispatched ticket: its prefill charge has gone back."""
 
     ticket: Ticket
     engine_ttft_s: float
 
 
-class Finished(NamedTuple):
+@dataclass(slots=True)
+class Finished:
     """A ticket ended by its own end (not by Refused): all its charges have gone back.
 
     waited_s: seconds in line, where it left while it waited; None where it was at an engine.

@@ -65,6 +65,9 @@ class Outcome(StrEnum):
     TIMED_OUT = "timed_out"
 
 
+COMPLETED, _, _, CLIENT_GONE, _, TIMED_OUT = Outcome
+
+
 class WaitOutcome(StrEnum):
     """How a wait in line ended (label of gateway_queue_wait_seconds)."""
 

@@ -5,69 +5,66 @@ Owns the sums that queue bounds are held against. The lanes own the order of dis
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from heapq import heapify, heappop, heappush
 from math import inf
 
-from gateway.core.lazy_heap import LazyHeap
+from gateway.core.backlog import ClassBacklog
 from gateway.core.plan import ClassPlan
-from gateway.core.share import Share
-from gateway.core.tenants import Tenant
-from gateway.core.ticket import Assignment, Ticket
-from gateway.core.types import LONG, LengthClass, LineSnapshot, Reason, Refusal, Resource
+from gateway.core.tenants import ClassBacklogs, Tenant
+from gateway.core.ticket import WAITING, Ticket
+from gateway.core.types import LengthClass, LineSnapshot, Reason, Refusal, Resource
+
+_LEFT_ALLOWED = 64
 
 
 class Waiting:
-    """The waiting tickets of one pool, their sums and their deadlines."""
+    """The waiting tickets of one pool, their sums and their deadlines.
+
+    A ticket that left stays among the deadlines until it comes first there, or until those who left outnumber those
+    who wait; one that was sent back may be there twice. Its state says whether it waits.
+    """
 
     def __init__(self) -> None:
-        self._shares: dict[str, tuple[Share, Share]] = {}
-        self._deadlines: LazyHeap[Ticket] = LazyHeap()
+        self._left = 0
+        self._by_deadline: list[tuple[float, int, Ticket]] = []
 
-    def __contains__(self, ticket: Ticket) -> bool:
-        return ticket in self._deadlines
-
-    def tickets(self) -> Iterator[Ticket]:
-        """Yield every waiting ticket, in no order."""
-        return iter(self._deadlines)
-
-    def share(self, assignment: Assignment) -> Share:
-        """Return what a request of this class and length would count in."""
-        name = assignment.class_plan.name
-        shares = self._shares.get(name)
-        if shares is None:
-            shares = self._shares[name] = (Share(), Share())
-        return shares[assignment.length_class is LONG]
+    def tickets(self) -> set[Ticket]:
+        """Return every waiting ticket."""
+        return {ticket for _, _, ticket in self._by_deadline if ticket.state is WAITING}
 
     def join(self, ticket: Ticket, now: float) -> None:
-        assignment, share = ticket.assignment, ticket.share
-        share.join(ticket.cost_s, ticket.deadline, now)
-        ticket.backlog.join(ticket.cost_s, ticket.deadline, now)
-        share.prompt_tokens += assignment.prompt_tokens
-        share.body_bytes += assignment.body_bytes
-        ticket.tenant.queued += 1
-        self._deadlines.push(ticket, ticket.deadline)
+        assignment, of_class, cost_s, deadline = ticket.assignment, ticket.class_backlog, ticket.cost_s, ticket.deadline
+        of_class.join(cost_s, deadline, now)
+        ticket.backlog.join(cost_s, deadline, now)
+        of_class.prompt_tokens += assignment.prompt_tokens
+        of_class.body_bytes += assignment.body_bytes
+        heappush(self._by_deadline, (deadline, ticket.id, ticket))
 
     def leave(self, ticket: Ticket, now: float, *, served: bool, moved: bool) -> None:
         """Take the ticket out. served: it goes to an engine, which is what the drain rate measures.
 
         moved: false where it was refused or expired.
         """
-        assignment, share, cost_s = ticket.assignment, ticket.share, ticket.cost_s
-        drained = served and ticket.offered_at < now
+        assignment, of_class, backlog, cost_s = ticket.assignment, ticket.class_backlog, ticket.backlog, ticket.cost_s
         if ticket.forecast is not None and (served or ticket.deadline <= now) and not ticket.requeues:
-            share.ratios.add(ticket.forecast.ratio(now - ticket.offered_at, ticket.backlog.moved_s, cost_s))
-        for backlog in (share, ticket.backlog):
-            backlog.leave(cost_s, now, served=drained, moved=moved)
-        share.prompt_tokens -= assignment.prompt_tokens
-        share.body_bytes -= assignment.body_bytes
-        ticket.tenant.queued -= 1
-        self._deadlines.discard(ticket)
+            of_class.ratios.add(ticket.forecast.ratio(now - ticket.offered_at, backlog.moved_s, cost_s))
+        drained = served and ticket.offered_at < now
+        of_class.leave(cost_s, now, drained=drained, moved=moved)
+        backlog.leave(cost_s, now, drained=drained, moved=moved)
+        of_class.prompt_tokens -= assignment.prompt_tokens
+        of_class.body_bytes -= assignment.body_bytes
+        self._left += 1
+        if 2 * self._left > len(self._by_deadline) + _LEFT_ALLOWED:
+            self._by_deadline = [(waits.deadline, waits.id, waits) for waits in self.tickets()]
+            heapify(self._by_deadline)
+            self._left = 0
 
     def over_bound(self, ticket: Ticket) -> Refusal | None:
         """Return why the class or the tenant holds more than it may, this ticket's plan being the measure."""
         class_plan = ticket.assignment.class_plan
         name, queue = class_plan.name, class_plan.queue
-        short, long = self._shares[name]
+        short, long = ticket.tenant.class_backlogs
         requests = short.requests + long.requests
         prompt_tokens = short.prompt_tokens + long.prompt_tokens
         body_bytes = short.body_bytes + long.body_bytes
@@ -91,49 +88,46 @@ class Waiting:
             observed=observed,
         )
 
-    def beside(self, assignment: Assignment) -> int:
-        """Return how many wait in the assignment's class and length."""
-        return self.share(assignment).requests
+    def first_to_expire(self) -> Ticket | None:
+        """Return the ticket whose deadline comes first; None: nothing waits."""
+        by_deadline = self._by_deadline
+        while by_deadline:
+            ticket = by_deadline[0][2]
+            if ticket.state is WAITING:
+                return ticket
+            heappop(by_deadline)
+            self._left -= 1
+        return None
 
-    def next_deadline(self) -> float:
-        """Return the earliest deadline; infinity: nothing waits."""
-        first = self._deadlines.first
-        return inf if first is None else first[0]
-
-    def expired(self, now: float) -> Ticket | None:
-        """Return a ticket whose deadline has come, the earliest first, or None."""
-        first = self._deadlines.first
-        return first[2] if first is not None and first[0] <= now else None
-
-    def lines(self) -> Mapping[tuple[str, LengthClass], LineSnapshot]:
+    def lines(self, by_class: Mapping[str, ClassBacklogs]) -> Mapping[tuple[str, LengthClass], LineSnapshot]:
         """Return what waits by (service class, length class); the oldest is looked for among all."""
-        oldest: dict[Share, float] = {}
-        for ticket in self._deadlines:
-            oldest[ticket.share] = min(ticket.offered_at, oldest.get(ticket.share, inf))
+        oldest: dict[ClassBacklog, float] = {}
+        for ticket in self.tickets():
+            oldest[ticket.class_backlog] = min(ticket.offered_at, oldest.get(ticket.class_backlog, inf))
         return {
-            (name, length): _snapshot(share, oldest.get(share))
-            for name, shares in self._shares.items()
-            for length, share in zip(LengthClass, shares, strict=True)
+            (name, length): _snapshot(backlog, oldest.get(backlog))
+            for name, backlogs in by_class.items()
+            for length, backlog in zip(LengthClass, backlogs, strict=True)
         }
 
 
 def _over_tenant_bound(tenant: Tenant, class_plan: ClassPlan) -> Refusal | None:
     limit = class_plan.tenant.queued_requests_max
-    if limit is None or tenant.queued <= limit:
+    if limit is None or (queued := tenant.queued()) <= limit:
         return None
     return Refusal(
         Reason.TENANT_QUEUE_FULL,
         f"Your own queue in service class {class_plan.name} is full ({limit} requests).",
         resource=Resource.REQUESTS,
         limit=limit,
-        observed=tenant.queued,
+        observed=queued,
     )
 
 
-def _snapshot(share: Share, oldest_offered_at: float | None) -> LineSnapshot:
+def _snapshot(backlog: ClassBacklog, oldest_offered_at: float | None) -> LineSnapshot:
     return LineSnapshot(
-        requests=share.requests,
-        prompt_tokens=share.prompt_tokens,
-        body_bytes=share.body_bytes,
+        requests=backlog.requests,
+        prompt_tokens=backlog.prompt_tokens,
+        body_bytes=backlog.body_bytes,
         oldest_offered_at=oldest_offered_at,
     )

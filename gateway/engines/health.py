@@ -18,7 +18,7 @@ FAILED_MAX = 3
 
 class State(StrEnum):
     """NEW: has not answered since it started. UP: gets requests. REFUSING, SILENT, FAILING: down, and why. CLOSED: it
-    does not take our key.
+    does not take our key. LEAVING: it shuts down, ends what it has and takes nothing new.
     """
 
     NEW = "new"
@@ -27,6 +27,7 @@ class State(StrEnum):
     SILENT = "silent"
     FAILING = "failing"
     CLOSED = "closed"
+    LEAVING = "leaving"
 
 
 class Health:
@@ -44,7 +45,7 @@ class Health:
     @property
     def must_generate(self) -> bool:
         """Whether only a generated token brings the engine back."""
-        return self.state in (State.SILENT, State.FAILING)
+        return self.state in (State.SILENT, State.FAILING, State.LEAVING)
 
     def answered(self) -> None:
         """A byte came back for a real request."""
@@ -77,6 +78,11 @@ class Health:
     def convicted(self) -> None:
         """A suspected engine did not generate for the gateway either."""
         self.state = State.FAILING
+
+    def leaving(self) -> None:
+        """A real request, or a count, was refused because the engine shuts down."""
+        if self.is_up:
+            self.state = State.LEAVING
 
     def restarted(self) -> None:
         """The engine is another process than before: nothing that was known of it holds."""

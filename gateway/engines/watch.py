@@ -125,6 +125,9 @@ class EngineWatch:
     def silent(self) -> None:
         self._move(self.health.silent)
 
+    def leaving(self) -> None:
+        self._move(self.health.leaving)
+
     # ── the watch itself ──
 
     async def run(self) -> None:
@@ -303,7 +306,9 @@ class EngineWatch:
 
     def _one_token(self) -> dict[str, Any]:
         model = self.known.cards[0]["id"] if self.known.cards else None
-        return {"model": model, "prompt": [64], "max_tokens": 1, "stream": False}
+        # Ids need no tokenizer. A leaving engine would still take them: it is text that it refuses.
+        prompt = "." if self.health.state is State.LEAVING else [64]
+        return {"model": model, "prompt": prompt, "max_tokens": 1, "stream": False}
 
     def _complain(self, problem: str) -> None:
         if problem != self.known.problem:

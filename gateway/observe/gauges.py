@@ -72,6 +72,13 @@ class ScrapedGauges:
         info.add((RELEASE,), 1)
         yield info
 
+    def ages(self) -> Iterator[tuple[Labels, float]]:
+        """Yield the age now of the oldest waiting request of every line."""
+        now = self._now()
+        for pool, snapshot in self._sources.pools().items():
+            for (service_class, length), line in snapshot.lines.items():
+                yield Labels(service_class, length.value, pool), _age_s(line, now)
+
     def _receiving(self, plan: Plan) -> Scraped:
         family = Scraped("gateway_receiving_requests", "Offered and not yet decided: body, count.", labels=COMMON)
         counts = self._exchanges.in_phase(Phase.RECEIVING)

@@ -36,6 +36,7 @@ from gateway.observe.decisions import Decisions
 from gateway.observe.exchange import NO_LABELS, UNKNOWN, Exchange, Exchanges, Labels, Phase
 from gateway.observe.families import Families
 from gateway.observe.gauges import GaugeSources, ScrapedGauges
+from gateway.observe.history import History
 from gateway.observe.objectives import judged, stated
 from gateway.wire.answers import Usage
 
@@ -71,6 +72,7 @@ class Observer:
         self.families = Families()
         self.exchanges = Exchanges()
         self.decisions = Decisions(self.exchanges)
+        self.history = History(now)
         self._now = now
         self._ended = ended
         self._dividing_changed = dividing_changed
@@ -113,6 +115,13 @@ class Observer:
         scraped = () if self._gauges is None else self._gauges.collect()
         return self.families.page(chain(scraped, counting_families(self._counting()))) + generate_latest(self._process)
 
+    def look(self) -> None:
+        """Take in how old the oldest of each line is now: of what waits on, no event tells."""
+        if self._gauges is not None:
+            for labels, age_s in self._gauges.ages():
+                self.history.waited(labels, age_s)
+        self.history.forget()
+
     # ── an offered request ──
 
     def offered(self, request_id: str, route: str, arrived_at: float, identity: Identity | None) -> Exchange:
@@ -152,23 +161,21 @@ class Observer:
                 exchange.phase, exchange.waiting_since = Phase.WAITING, now
                 exchange.requeues = ticket.requeues
             case Dispatched(engine=engine, waited_s=waited_s):
-                self._wait_ended(exchange, WaitOutcome.DISPATCHED, now)
+                self._wait_ended(exchange, WaitOutcome.DISPATCHED, waited_s, now)
                 exchange.phase, exchange.engine = Phase.RUNNING, engine
-                exchange.dispatched_at, exchange.waited_s = now, waited_s
+                exchange.dispatched_at = now
             case SliceEnded() | Recalled() | Proceed() | DividingChanged():
                 self._part(event, exchange)
             case FirstToken(engine_ttft_s=engine_ttft_s):
                 self._first_token(exchange, engine_ttft_s, now)
             case Refused(refusal=refusal, waited_s=waited_s, outcome=outcome):
-                self._wait_ended(exchange, _WAIT_ENDED[outcome], now)
-                exchange.waited_s = waited_s
+                self._wait_ended(exchange, _WAIT_ENDED[outcome], waited_s, now)
                 self.refused(refusal.reason, exchange)
                 self._count_repeat(event.ticket, exchange)
                 self._end(exchange, outcome, now)
             case Finished(outcome=outcome, waited_s=waited_s):
                 if waited_s is not None:
-                    self._wait_ended(exchange, _WAIT_ENDED.get(outcome, WaitOutcome.CLIENT_GONE), now)
-                    exchange.waited_s = waited_s
+                    self._wait_ended(exchange, _WAIT_ENDED.get(outcome, WaitOutcome.CLIENT_GONE), waited_s, now)
                 self._count_repeat(event.ticket, exchange)
                 self._end(exchange, outcome, now)
             case _:
@@ -220,6 +227,7 @@ class Observer:
         """Count one answer by the gateway itself; `exchange` is None outside the generation routes."""
         labels = NO_LABELS if exchange is None else exchange.labels
         self.families.refusals.at(*labels, reason.value).inc()
+        self.history.refused(labels.service_class, reason)
         if exchange is not None:
             exchange.reason = reason
 
@@ -244,10 +252,12 @@ class Observer:
             return UNKNOWN
         return identity.service_class
 
-    def _wait_ended(self, exchange: Exchange, outcome: WaitOutcome, now: float) -> None:
+    def _wait_ended(self, exchange: Exchange, outcome: WaitOutcome, age_s: float, now: float) -> None:
+        """age_s: since it was offered, which after a try at an engine is longer than this wait."""
         waited_s = 0.0 if exchange.waiting_since is None else now - exchange.waiting_since
-        exchange.waiting_since = None
+        exchange.waiting_since, exchange.waited_s = None, age_s
         self.families.queue_wait.at(*exchange.labels, outcome.value).observe(waited_s)
+        self.history.waited(exchange.labels, age_s)
 
     def _first_token(self, exchange: Exchange, engine_ttft_s: float, now: float) -> None:
         exchange.first_token_at = now
@@ -275,6 +285,7 @@ class Observer:
     def _end(self, exchange: Exchange, outcome: Outcome, now: float) -> None:
         self.exchanges.close(exchange, outcome, now)
         self.families.requests.at(*exchange.labels, outcome.value).inc()
+        self.history.ended(exchange.labels.service_class, outcome)
         if outcome is Outcome.COMPLETED:
             self.families.request_s.at(*exchange.labels).observe(now - exchange.arrived_at)
         for objective, met in judged(exchange):

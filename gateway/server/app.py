@@ -167,6 +167,7 @@ class Gateway:
         )
         self._tasks = [
             spawn(self._summarise(), name="refusal summaries"),
+            spawn(self._look(), name="history"),
             spawn(self._reload.run(), name="reload"),
             spawn(measure_lag(self.rooms.observer.loop_lagged), name="loop lag"),
             spawn(keys.run(), name="keys"),
@@ -203,6 +204,12 @@ class Gateway:
         while True:
             await asyncio.sleep(logs.REFUSAL_INTERVAL_S)
             self._request_log.summarise()
+
+    async def _look(self) -> None:
+        observer = self.rooms.observer
+        while True:
+            await asyncio.sleep(observer.history.next_look_in_s())
+            observer.look()
 
     def _keyring(self) -> Keyring:
         return wiring.keyring(self._reload.settings, self.rooms.plan)

@@ -21,18 +21,19 @@ from gateway.counting.estimate import ByteEstimate
 from gateway.counting.local import LocalTokenizer
 from gateway.counting.model_files import TokenizerUnusable
 from gateway.counting.remote import EngineTokenizer, PostJson
-from gateway.engines.target import EngineHttp, EngineSilent, EngineUnreachable
+from gateway.engines.target import Answer, EngineHttp, EngineSilent, EngineUnreachable
 from gateway.engines.watch import EngineWatch
 from gateway.observe.counting import CountingReading
 from gateway.server.engine_turns import EngineTurns
 from gateway.server.refusing import Refusing
+from gateway.server.upstream import KEY_REFUSED
 from gateway.settings import EngineTokenizer as EngineTokenizerSettings
 from gateway.settings import EstimateTokenizer, Pool, Settings
 from gateway.settings import LocalTokenizer as LocalTokenizerSettings
+from gateway.wire.answers import is_leaving
 
 QUESTION_S_MAX = 5.0  # below a whole count's limit, so that one engine's silence is told from a crowd before it
 _PROMPT_REFUSED = frozenset({400, 422})
-_KEY_REFUSED = frozenset({401, 403})
 _NO_ROOM = frozenset({429, 503})
 
 
@@ -117,17 +118,10 @@ class Counters:
 
     def _asking(self, pool: str) -> PostJson:
         async def ask(path: str, question: dict[str, Any]) -> dict[str, Any]:
-            watch = self._turns.next_of(pool)
-            if watch is None:
-                raise Refusing(_no_count())
-            try:
-                answer = await self._http.post_json(watch.target, path, question, timeout_s=QUESTION_S_MAX)
-            except EngineUnreachable:
-                watch.refused()
-                raise Refusing(_no_count()) from None
-            except EngineSilent:
-                watch.silent()
-                raise Refusing(_no_count()) from None
+            watch, answer = await self._ask_one(pool, path, question)
+            while is_leaving(answer.status, answer.body):
+                watch.leaving()
+                watch, answer = await self._ask_one(pool, path, question)
             if answer.status in _PROMPT_REFUSED:
                 message = "The engine cannot read this prompt."
                 raise Refusing(Refusal(Reason.BAD_REQUEST, message, code="invalid_prompt"))
@@ -141,6 +135,19 @@ class Counters:
 
         return ask
 
+    async def _ask_one(self, pool: str, path: str, question: dict[str, Any]) -> tuple[EngineWatch, Answer]:
+        """Ask the pool's next engine that is up."""
+        watch = self._turns.next_of(pool)
+        if watch is None:
+            raise Refusing(_no_count())
+        try:
+            return watch, await self._http.post_json(watch.target, path, question, timeout_s=QUESTION_S_MAX)
+        except EngineUnreachable:
+            watch.refused()
+        except EngineSilent:
+            watch.silent()
+        raise Refusing(_no_count())
+
     def _tell(self, engine: str, status: int) -> None:
         """Log what stands in the way of counting, once for as long as it stays the same."""
         if self._status_told.get(engine, 200) == status:
@@ -148,7 +155,7 @@ class Counters:
         self._status_told[engine] = status
         if status != 200:
             problem = (
-                "it refuses the gateway's key: check api_key_env" if status in _KEY_REFUSED else "it gives no count"
+                "it refuses the gateway's key: check api_key_env" if status in KEY_REFUSED else "it gives no count"
             )
             structlog.get_logger().error("engine_does_not_count", engine=engine, status=status, problem=problem)
 

@@ -136,6 +136,7 @@ async def _send_request(rooms: Rooms, watch: EngineWatch, lease: Lease, admitted
         own_headers=own_headers(admitted.exchange, admitted.call.route.dialect, lease.waited_s),
         answered=watch.answered,
         generated=watch.generated,
+        leaving=watch.leaving,
         named=partial(rooms.kept_responses.made, engine=watch.target, tenant=admitted.assignment.tenant),
     )
     outgoing = await _outgoing(watch, lease, admitted)

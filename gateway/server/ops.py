@@ -6,6 +6,7 @@ whoever takes no answer is cut off.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable
 from importlib import resources
 from urllib.parse import unquote
@@ -17,9 +18,10 @@ from gateway.observe.exposition import CONTENT_TYPE
 from gateway.server.downstream import AnswerBrokenOff, ClientGone, Downstream
 from gateway.server.front import PortBounds
 from gateway.server.ops_acts import OpsActs
-from gateway.server.ops_answer import Answer, json_answer, problem
+from gateway.server.ops_answer import JSON, Answer, json_answer, problem
+from gateway.server.promises import Promises
 from gateway.server.rooms import Rooms
-from gateway.server.state import is_ready, pools_not_ready, state
+from gateway.server.state import is_ready, pools_not_ready, written
 from gateway.wire.targets import origin_form
 
 EXPLAIN = "/api/explain/"
@@ -29,6 +31,7 @@ _PAGE_FILES = {
     "/page.js": ("page.js", "text/javascript; charset=utf-8"),
     "/rows.js": ("rows.js", "text/javascript; charset=utf-8"),
 }
+_SECONDS = re.compile(r"\d{1,12}(\.\d{1,6})?")
 _PAGE_HEADERS = {
     "Cache-Control": "no-cache",
     "X-Content-Type-Options": "nosniff",
@@ -58,12 +61,14 @@ class Ops:
 
     def __init__(self, rooms: Rooms, acts: OpsActs) -> None:
         self._rooms = rooms
+        self._promises = Promises(rooms)
         self._routes: dict[str, tuple[str, Callable[[web.BaseRequest], Awaitable[Answer]]]] = {
             **dict.fromkeys(_PAGES, ("GET", self._page)),
             "/metrics": ("GET", self._metrics),
             "/healthz": ("GET", self._healthz),
             "/readyz": ("GET", self._readyz),
             "/api/state": ("GET", self._state),
+            "/api/history": ("GET", self._history),
             **{path: ("POST", act) for path, act in acts.routes.items()},
         }
 
@@ -117,4 +122,13 @@ class Ops:
         return problem(404, message, fix)
 
     async def _state(self, request: web.BaseRequest) -> Answer:
-        return json_answer(state(self._rooms, promises=request.query.get("promises") != "off"))
+        promises = None if request.query.get("promises") == "off" else self._promises
+        return Answer(200, JSON, await written(self._rooms, promises))
+
+    async def _history(self, request: web.BaseRequest) -> Answer:
+        """Answer with what is kept since `?since`, seconds since the epoch; without it, with all."""
+        since = request.query.get("since", "0")
+        if not _SECONDS.fullmatch(since):
+            return problem(400, "`since` is no time in seconds since the epoch.", "Give the `last_at` of an answer")
+        self._rooms.observer.look()
+        return Answer(200, JSON, await self._rooms.observer.history.written(float(since)))

@@ -6,6 +6,8 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
+JSON = {"Content-Type": "application/json; charset=utf-8"}
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -17,8 +19,7 @@ class Answer:
 
 
 def json_answer(value: Any, *, status: int = 200, headers: dict[str, str] | None = None) -> Answer:
-    content_type = {"Content-Type": "application/json; charset=utf-8"}
-    return Answer(status, content_type | (headers or {}), json.dumps(value).encode())
+    return Answer(status, JSON | (headers or {}), json.dumps(value).encode())
 
 
 def problem(status: int, message: str, fix: str, *, headers: dict[str, str] | None = None) -> Answer:

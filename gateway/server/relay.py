@@ -17,7 +17,7 @@ from gateway.server.downstream import Downstream
 from gateway.server.engine_failure import EngineFailure
 from gateway.server.gate import Lease
 from gateway.server.upstream import Reply
-from gateway.wire.answers import BodyTap, InBandError, Usage
+from gateway.wire.answers import BodyTap, InBandError, Usage, is_leaving
 from gateway.wire.dialects import Dialect
 from gateway.wire.headers import client_headers
 from gateway.wire.sse import StreamTap
@@ -38,6 +38,7 @@ class Passage:
 
     own_headers: the gateway's own on every answer. answered: told once the engine has said something of this request.
     generated: told once it has generated something for it. named: told the id that the engine gave its response.
+    leaving: told where the engine takes nothing new because it shuts down.
     """
 
     exchange: Exchange
@@ -49,6 +50,7 @@ class Passage:
     answered: Callable[[], None]
     generated: Callable[[], None]
     named: Callable[[str], None]
+    leaving: Callable[[], None]
 
     def begun(self, reply: Reply) -> None:
         """The first token, or the first byte of an answer that is no stream, is here."""
@@ -76,8 +78,7 @@ async def relay(reply: Reply, client: Downstream, passage: Passage) -> Outcome |
         passage.answered()
         await reply.discard()
         return Busy()
-    if not reply.is_final:
-        raise engine_failure.broken(f"answered with status {reply.status}")
+    reply.require_for_caller()
     if reply.is_event_stream and reply.status == 200:
         return await _Stream(reply, client, passage).relay()
     return await _relay_whole(reply, client, passage)
@@ -181,6 +182,9 @@ async def _relay_whole(reply: Reply, client: Downstream, passage: Passage) -> Ou
     is_whole = reply.at_end
     if is_whole:
         tap.finish()
+        if not begun and is_leaving(reply.status, bytes(held)):
+            passage.leaving()
+            return Busy()
         if reply.status < 300 and tap.error is not None:
             return await _send_error(reply, tap.error, client, passage)
     if not begun:

@@ -5,19 +5,19 @@ Owns the names of that value's members. Reads snapshots; changes nothing. Holds 
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import asyncio
+import json
+from collections.abc import Iterator, Mapping
+from itertools import repeat
 from typing import Any
 
-from gateway.core.guarantee import guarantee
-from gateway.core.steptime import StepModel
 from gateway.core.types import DividingSnapshot, EngineSnapshot, LengthClass
-from gateway.engines.reading import longest_context_tokens
 from gateway.engines.target import Target
 from gateway.engines.watch import EngineWatch
-from gateway.identity.keyring import tenants
 from gateway.observe.gauges import EngineReading
 from gateway.observe.release import RELEASE
 from gateway.server.gate import Gate
+from gateway.server.promises import Promises
 from gateway.server.rooms import Rooms
 
 
@@ -51,11 +51,47 @@ def is_ready(rooms: Rooms) -> bool:
     return rooms.ending.is_serving and len(pools_not_ready(rooms)) < len(list(rooms.pools))
 
 
-def state(rooms: Rooms, *, promises: bool = True) -> dict[str, Any]:
-    """Return the whole state. Times are seconds, ages as of now.
+async def written(rooms: Rooms, promises: Promises | None) -> bytes:
+    """Write the whole state as JSON, as it is at the instant of the call.
 
     promises: with what the plan promises of every line on every engine, which is most of the work and of the bytes.
     """
+    value = state(rooms)
+    if promises is None:
+        return json.dumps(value).encode()
+    bases = promises.bases()
+    await asyncio.sleep(0)
+    texts = await promises.texts(bases)
+    return "".join(_spliced(value, texts)).encode()
+
+
+def _spliced(value: dict[str, Any], guarantees: Mapping[str, str]) -> Iterator[str]:
+    """Write the state piece by piece, with each engine's promise, which is text already, as its last member."""
+    pools = value.pop("pools")
+    yield f'{_open(value)}, "pools": {{'
+    for pool_comma, (pool_name, pool) in zip(_commas(), pools.items(), strict=False):
+        engines = pool.pop("engines")
+        yield f'{pool_comma}{json.dumps(pool_name)}: {_open(pool)}, "engines": {{'
+        for comma, (name, engine) in zip(_commas(), engines.items(), strict=False):
+            yield f'{comma}{json.dumps(name)}: {_open(engine)}, "guarantee": '
+            yield guarantees.get(name, "null")
+            yield "}"
+        yield "}}"
+    yield "}}"
+
+
+def _open(members: Mapping[str, Any]) -> str:
+    """Write an object but for its end."""
+    return json.dumps(members)[:-1]
+
+
+def _commas() -> Iterator[str]:
+    yield ""
+    yield from repeat(", ")
+
+
+def state(rooms: Rooms) -> dict[str, Any]:
+    """Return the state, but for promises. Times are seconds, ages as of now."""
     now = rooms.clock.now()
     return {
         "version": RELEASE,
@@ -66,12 +102,12 @@ def state(rooms: Rooms, *, promises: bool = True) -> dict[str, Any]:
         "policy": {"name": rooms.plan.name, "sha256": rooms.plan.sha256},
         "shadow": rooms.shadows.state(now),
         "totals": rooms.observer.totals(),
-        "pools": {name: _pool(rooms, name, gate, now, promises=promises) for name, gate in rooms.gates.items()},
+        "pools": {name: _pool(rooms, name, gate, now) for name, gate in rooms.gates.items()},
     }
 
 
-def _pool(rooms: Rooms, name: str, gate: Gate, now: float, *, promises: bool) -> dict[str, Any]:
-    snapshot, models = gate.snapshot(), gate.step_models()
+def _pool(rooms: Rooms, name: str, gate: Gate, now: float) -> dict[str, Any]:
+    snapshot = gate.snapshot()
     return {
         "length_class": next((pool.length_class for pool in rooms.pools if pool.name == name), None),
         "draining": snapshot.draining,
@@ -88,30 +124,13 @@ def _pool(rooms: Rooms, name: str, gate: Gate, now: float, *, promises: bool) ->
             }
             for (service_class, length), line in snapshot.lines.items()
         ],
-        "engines": {
-            each: _engine(rooms, each, engine, now)
-            | ({"guarantee": _guarantee(rooms, rooms.watches[each], models[each])} if promises else {})
-            for each, engine in snapshot.engines.items()
-        },
+        "engines": {each: _engine(rooms, each, engine, now) for each, engine in snapshot.engines.items()},
     }
 
 
 def _wait_s_max(rooms: Rooms, service_class: str, length: LengthClass) -> float | None:
     class_plan = rooms.plan.classes.get(service_class)
     return None if class_plan is None else class_plan.wait_s_max[length]
-
-
-def _guarantee(rooms: Rooms, watch: EngineWatch, model: StepModel) -> dict[str, Any] | None:
-    """Return the bounds of one engine, by the limits in force; a bound that is not promised is {"why": …}."""
-    promised = guarantee(
-        rooms.plan,
-        watch.limits,
-        model,
-        context_tokens=longest_context_tokens(watch.known.cards),
-        tenants=tenants(rooms.keyring, rooms.plan.classes, takes_tokens=rooms.tokens is not None),
-        orders_by_priority=watch.priority_effective,
-    )
-    return None if promised is None else asdict(promised)
 
 
 def _engine(rooms: Rooms, name: str, ledger: EngineSnapshot, now: float) -> dict[str, Any]:

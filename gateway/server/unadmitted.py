@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 from gateway.core.types import Identity, Reason, Refusal, Resource
 from gateway.engines.watch import EngineWatch
-from gateway.server import engine_failure, intake, models
+from gateway.server import intake, models
 from gateway.server.bodies import HeldBody
 from gateway.server.engine_failure import EngineFailure
 from gateway.server.engine_turns import EngineTurns
@@ -72,8 +72,7 @@ class Unadmitted:
     async def _pass_on(self, visit: Visit, watch: EngineWatch, outgoing: Outgoing) -> None:
         try:
             async with self._rooms.upstream.open(watch.target, outgoing) as reply:
-                if not reply.is_final:
-                    raise engine_failure.broken(f"answered with status {reply.status}")
+                reply.require_for_caller()
                 await _relay(reply, visit)
         except EngineFailure as failure:
             if failure.reason is Reason.ENGINE_UNREACHABLE:

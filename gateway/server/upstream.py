@@ -21,6 +21,7 @@ from gateway.server import engine_failure
 from gateway.server.connector import Attempt, Body, current_attempt
 from gateway.server.engine_failure import EngineFailure
 
+KEY_REFUSED = frozenset({401, 403, 407})
 END_S_MAX = 1.0
 LEFTOVER_BYTES_MAX = 1 << 16
 
@@ -54,10 +55,15 @@ class Reply:
         """Every header as the engine wrote it, in order."""
         return [(_text(name), _text(value)) for name, value in self._response.raw_headers]
 
-    @property
-    def is_final(self) -> bool:
-        """Whether the status is one that an answer may have: no interim one, no redirect, and one that there is."""
-        return 200 <= self.status < 300 or 400 <= self.status < 600
+    def require_for_caller(self) -> None:
+        """Raise EngineFailure for a status that no caller is meant: an interim one, a redirect, one that there is not.
+
+        So is what refuses a credential: the caller's own never goes to an engine, only the gateway's.
+        """
+        if self.status in KEY_REFUSED:
+            raise engine_failure.broken(f"refused the gateway's own key with status {self.status}")
+        if not (200 <= self.status < 300 or 400 <= self.status < 600):
+            raise engine_failure.broken(f"answered with status {self.status}")
 
     @property
     def is_event_stream(self) -> bool:

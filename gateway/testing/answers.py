@@ -51,11 +51,14 @@ def usage_event(prompt_tokens: int, completion_tokens: int) -> bytes:
     return event({"id": "chatcmpl-1", "choices": [], "usage": usage(prompt_tokens, completion_tokens)})
 
 
-def usage(prompt_tokens: int, completion_tokens: int) -> dict[str, int]:
+def usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int | None = None) -> dict[str, Any]:
+    """Return what an answer says it took; cached_tokens: where the engine tells them."""
+    details = {} if cached_tokens is None else {"prompt_tokens_details": {"cached_tokens": cached_tokens}}
     return {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": completion_tokens,
         "total_tokens": prompt_tokens + completion_tokens,
+        **details,
     }
 
 
@@ -81,7 +84,13 @@ def json_answer(value: Any, *, status: int = 200, extra: Mapping[str, str] | Non
     return plain(status, json.dumps(value).encode(), "application/json", extra=extra)
 
 
-def completion(text: str = "Hello world", *, prompt_tokens: int = 5, completion_tokens: int = 2) -> Script:
+def completion(
+    text: str = "Hello world",
+    *,
+    prompt_tokens: int = 5,
+    completion_tokens: int = 2,
+    cached_tokens: int | None = None,
+) -> Script:
     """Answer a non-streaming chat completion."""
     choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
     return json_answer(
@@ -90,7 +99,7 @@ def completion(text: str = "Hello world", *, prompt_tokens: int = 5, completion_
             "object": "chat.completion",
             "model": "tiny",
             "choices": [choice],
-            "usage": usage(prompt_tokens, completion_tokens),
+            "usage": usage(prompt_tokens, completion_tokens, cached_tokens),
         }
     )
 

@@ -36,6 +36,7 @@ STATUS_OF_ERROR_TYPE: Mapping[str, int] = {
     "overloaded_error": 503,
 }
 STATUS_UNKNOWN = 502
+_LEAVING = b"cannot schedule new futures after shutdown"
 _CACHE_MEMBERS = ("cache_read_input_tokens", "cache_creation_input_tokens")
 _TOKENS_MAX = 1 << 40  # beyond any context: a larger count is nonsense
 
@@ -68,6 +69,14 @@ class InBandError:
 
     status: int
     body: bytes
+
+
+def is_leaving(status: int, body: bytes) -> bool:
+    """Whether an engine refuses because it is shutting down: it ends what it has and takes nothing new.
+
+    vLLM says so, with `--shutdown-timeout` over 0, by a 500 of these words while it still takes connections.
+    """
+    return status == 500 and _LEAVING in body
 
 
 def read_usage(value: Any) -> Usage | None:

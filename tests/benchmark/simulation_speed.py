@@ -14,9 +14,11 @@ from pathlib import Path
 from time import process_time
 
 from bench.simulated import SimulatedEngine
+from bench.simulation.engine_room import EngineRoom
 from bench.simulation.play import Judge
 from bench.simulation.posts import Caller
 from bench.simulation.profiles import PROFILES
+from bench.simulation.quick_engine import QuickEngine
 from bench.simulation.setup import Setup, flags_of, plan_of
 from bench.simulation.virtual_engine import VirtualEngine
 from bench.simulation.virtual_pool import VirtualPool
@@ -28,13 +30,6 @@ TENANTS = 20
 OUTPUTS = (1, 32, 128)
 
 
-class StepByStep(VirtualEngine):
-    """Each step is looked at."""
-
-    def steps_alike(self, in_flight: int) -> int:  # noqa: ARG002 - the face's
-        return 0
-
-
 def spent(engine: type[VirtualEngine], policy: str, rate_per_s: float, seconds: float, output_tokens: int) -> float:
     """Return the CPU seconds of one run."""
     mix = [ClassLoad("short", 9, 512, output_tokens), ClassLoad("long", 1, 8192, output_tokens)]
@@ -42,20 +37,18 @@ def spent(engine: type[VirtualEngine], policy: str, rate_per_s: float, seconds: 
     profile = PROFILES["h200"]
     flags = flags_of(SimulatedEngine(enable_prefix_caching=False), profile)
     classes = {"short": "interactive", "long": "batch"}
-    setup = Setup(policy, plan_of(policy, Path()), flags, profile, 1, 1, classes, {}, TENANTS)
+    setup = Setup(policy, plan_of(policy, Path()), flags, profile, 1, 1, False, classes, {}, TENANTS)
     callers = [
         Caller(arrival.at_s, arrival.prompt_tokens, output_tokens, classes[arrival.class_name], f"t{number % TENANTS}")
         for number, arrival in enumerate(trace.arrivals)
     ]
     began = process_time()
-    pool = VirtualPool(
-        setup.plan,
+    room = EngineRoom(
         {"a": engine(flags, profile.step_time)},
-        [setup.spec("a")],
-        Judge(),
         batches_in_flight=flags.batches_in_flight,
         network_s=profile.request_s / 2,
     )
+    pool = VirtualPool(setup.plan, room, [setup.spec("a")], Judge())
     pool.admission.calibrated("a", setup.probes())
     pool.run(callers)
     return process_time() - began
@@ -68,7 +61,7 @@ def main() -> None:
     asked = parser.parse_args()
     for output_tokens in OUTPUTS:
         for policy in ("passthrough", "short-first"):
-            ways = (VirtualEngine, StepByStep)
+            ways = (QuickEngine, VirtualEngine)
             fast, slow = (
                 min(spent(way, policy, asked.rate, asked.seconds, output_tokens) for _ in range(3)) for way in ways
             )

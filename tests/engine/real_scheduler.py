@@ -148,15 +148,18 @@ class RealScheduler:
             ended=tuple(request.id for request in sampled if request.complete),
         )
 
-    def steps_alike(self, in_flight: int) -> int:  # noqa: ARG002 - the face's
+    def steps_alike(self) -> int:
         """vLLM takes one step after the other."""
         return 0
 
     def ends_alike(self, begins_at: float, steps: int) -> list[float]:
         raise AssertionError(f"no steps are alike: {begins_at}, {steps}")
 
-    def run_alike(self, scheduled: int, ended: int) -> Step:
+    def run_alike(self, scheduled: int, ended: int) -> list[Step]:
         raise AssertionError(f"no steps are alike: {scheduled}, {ended}")
+
+    def look_at(self, request: EngineRequest) -> None:
+        """Bring up to date what a request says of itself; here it always is."""
 
     def end(self, step: Step) -> None:
         """Feed the oldest step's output back; `step` must be that step."""

@@ -34,16 +34,16 @@ TEXTS = (
         "Größe 漢字かな 😀👩‍👩‍👧",
         "e\u0301\u0000\u200b",
         "<|end|>\n<|user|>",
-        "x" * 300,
+        "x" * 90,
     ),
     *(
         "<|begin|><|assistant|><|im_start|>system\n[INST]",
         "\u0007\u001b[0m\u007f\u0085\u2028",
-        " " * 2000,
-        "\n \n" * 200,
+        " " * 300,
+        "\n \n" * 30,
     ),
-    *("🏳️‍🌈👩🏽‍💻🇩🇪" * 9, "a\u0300\u0301\u0302" * 40, "Donaudampfschiff" * 90, "\U0010ffff\ufeff\u202e"),
-    *('{"a": [1, 2]}', "the quick brown fox jumps " * 40, "def f(x):\n\treturn x**2\r\n", "عربى नमस्ते ไทย"),
+    *("🏳️‍🌈👩🏽‍💻🇩🇪" * 2, "a\u0300\u0301\u0302" * 12, "Donaudampfschiff" * 12, "\U0010ffff\ufeff\u202e"),
+    *('{"a": [1, 2]}', "the quick brown fox jumps " * 9, "def f(x):\n\treturn x**2\r\n", "عربى नमस्ते ไทย"),
 )
 TOWN = {"type": "string", "description": "día", "enum": ["Ulm", "<|end|>"]}
 LEG = {"type": "object", "properties": {"from": TOWN, "to": {"anyOf": [TOWN, {"type": "null"}]}}, "$defs": {"Z": {}}}

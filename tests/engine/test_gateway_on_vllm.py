@@ -30,7 +30,8 @@ def no_gate():
 
 
 def before(folder, engine, *, scheduling="priority", plan=None):
-    limits = {"max_num_batched_tokens": 2048, "long_prefill_token_threshold": 640, "max_num_seqs": 128}
+    names = ("max_num_batched_tokens", "long_prefill_token_threshold", "max_num_seqs")
+    limits = {name: getattr(engine.flags, name) for name in names}
     pools = {"chat": {"models": [engine.model], "tokenizer": {"kind": "local", "path": str(engine.tokenizer_path)}}}
     members = {"scheduling": scheduling, "priority_carrier": "auto", "limits": limits}
     return running(folder, engine.base_url, plan=plan or no_gate(), engine=members, pools=pools)
@@ -145,8 +146,8 @@ async def test_an_error_of_the_engine_is_the_same_through_the_gateway(engine, tm
 
 
 @pytest.mark.parametrize(("policy", "effective"), [("priority", 1), ("fcfs", 0)])
-async def test_the_probe_tells_whether_the_engine_obeys_priorities(engine_factory, tmp_path, policy, effective):
-    engine = engine_factory(scheduling_policy=policy)
+async def test_the_probe_tells_whether_the_engine_obeys_priorities(engine, stock_engine, tmp_path, policy, effective):
+    engine = {each.flags.scheduling_policy: each for each in (engine, stock_engine)}[policy]
     await idle(engine)
     async with before(tmp_path, engine, scheduling="probe") as gateway:
         watch = gateway.gateway.rooms.watches["a"]

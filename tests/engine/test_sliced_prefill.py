@@ -21,12 +21,6 @@ SLICED = LongPrefill(LongPrefillMode.SLICED, slice_s=0.15, hold_max_s=None, reca
 RECALLED = replace(SLICED, mode=LongPrefillMode.RECALLED)
 
 
-@pytest.fixture(scope="session")
-def caching(engine_factory):
-    """What vLLM is by default: prefix caching, no threshold, fcfs."""
-    return engine_factory(scheduling_policy="fcfs", long_prefill_token_threshold=0, enable_prefix_caching=True)
-
-
 def before(folder, engine, way):
     """A gateway that divides long prompts; its step model starts as the real engine's roughly is."""
     plan = a_plan(
@@ -34,7 +28,7 @@ def before(folder, engine, way):
         a_class("batch", rank=1, weight=1, wait_s_max=(60, 120)),
         admission=an_admission(slots=SlotBudget(64, 16, 16), long_prefill=way),
     )
-    limits = {"max_num_batched_tokens": 2048, "max_num_seqs": 128}
+    limits = {"max_num_batched_tokens": 2048, "max_num_seqs": engine.flags.max_num_seqs}
     pools = {"chat": {"models": [engine.model], "tokenizer": {"kind": "local", "path": str(engine.tokenizer_path)}}}
     members = {"scheduling": "fcfs", "calibration": "probe", "limits": limits}
     return running(folder, engine.base_url, plan=plan, engine=members, pools=pools)
@@ -64,29 +58,29 @@ def words(answer):
     return "".join(choice["text"] for event in events for choice in json.loads(event)["choices"])
 
 
-async def test_a_sliced_prompt_is_answered_as_the_engine_answers_it_whole(caching, tmp_path):
-    await idle(caching)
-    async with before(tmp_path, caching, SLICED) as gateway:
+async def test_a_sliced_prompt_is_answered_as_the_engine_answers_it_whole(stock_engine, tmp_path):
+    await idle(stock_engine)
+    async with before(tmp_path, stock_engine, SLICED) as gateway:
         await calibrated(gateway)
-        for path, body in bodies(caching, 10):
+        for path, body in bodies(stock_engine, 10):
             sliced = await gateway.ask(path, body)
-            whole = await raw_client.request(caching.port, path, body)
+            whole = await raw_client.request(stock_engine.port, path, body)
             assert (sliced.status, words(sliced)) == (200, words(whole))
         assert await gateway.metric("gateway_slices_total", result="computed") >= 3
         assert await gateway.metric("gateway_slices_total", result="failed") == 0
         assert await gateway.metric("gateway_requests_total", outcome="completed") == 3
 
 
-async def test_shorts_are_served_while_a_long_prompt_is_put_aside(caching, tmp_path):
-    await idle(caching)
+async def test_shorts_are_served_while_a_long_prompt_is_put_aside(stock_engine, tmp_path):
+    await idle(stock_engine)
     order = []
 
     async def ask(gateway, name, words_):
-        body = {"model": caching.model, "max_tokens": 1, "prompt": words_, "temperature": 0}
+        body = {"model": stock_engine.model, "max_tokens": 1, "prompt": words_, "temperature": 0}
         assert (await gateway.ask("/v1/completions", body)).status == 200
         order.append(name)
 
-    async with before(tmp_path, caching, SLICED) as gateway:
+    async with before(tmp_path, stock_engine, SLICED) as gateway:
         await calibrated(gateway)
         async with asyncio.TaskGroup() as group:
             group.create_task(ask(gateway, "long", text(20)))
@@ -96,39 +90,39 @@ async def test_shorts_are_served_while_a_long_prompt_is_put_aside(caching, tmp_p
     assert order == ["short", "short", "short", "long"]
 
 
-async def test_a_recalled_prompt_is_answered_as_if_it_had_never_left(caching, tmp_path):
-    await idle(caching)
-    (path, body), *_ = bodies(caching, 30)
-    async with before(tmp_path, caching, RECALLED) as gateway:
+async def test_a_recalled_prompt_is_answered_as_if_it_had_never_left(stock_engine, tmp_path):
+    await idle(stock_engine)
+    (path, body), *_ = bodies(stock_engine, 30)
+    async with before(tmp_path, stock_engine, RECALLED) as gateway:
         await calibrated(gateway)
         async with asyncio.TaskGroup() as group:
             asked = group.create_task(gateway.ask(path, body))
             await gateway.until(lambda: any(exchange.engine for exchange in gateway.exchanges))
-            short = {"model": caching.model, "prompt": "a few words", "max_tokens": 1}
+            short = {"model": stock_engine.model, "prompt": "a few words", "max_tokens": 1}
             group.create_task(gateway.ask("/v1/completions", short))
-        whole = await raw_client.request(caching.port, path, body)
+        whole = await raw_client.request(stock_engine.port, path, body)
         assert (asked.result().status, words(asked.result())) == (200, words(whole))
         assert await gateway.metric("gateway_recalls_total") >= 1
 
 
-async def test_a_caller_that_leaves_takes_its_slice_along(caching, tmp_path):
-    await idle(caching)
-    async with before(tmp_path, caching, SLICED) as gateway:
+async def test_a_caller_that_leaves_takes_its_slice_along(stock_engine, tmp_path):
+    await idle(stock_engine)
+    async with before(tmp_path, stock_engine, SLICED) as gateway:
         await calibrated(gateway)
         async with gateway.client() as client:
-            (path, body), *_ = bodies(caching, 40)
+            (path, body), *_ = bodies(stock_engine, 40)
             await client.post(path, body)
             await gateway.until(lambda: any(exchange.sliced for exchange in gateway.exchanges))
             client.reset()
         await gateway.until_metric("gateway_requests_total", 1, outcome="client_gone")
-        await idle(caching)
+        await idle(stock_engine)
         await gateway.until_metric("gateway_long_prefills", 0)  # after the steps that still held it
-        assert await engine_gauge(caching, "vllm:num_requests_running") == 0
+        assert await engine_gauge(stock_engine, "vllm:num_requests_running") == 0
 
 
-async def test_what_the_engine_refuses_is_refused_in_its_own_words(caching, tmp_path):
-    await idle(caching)
-    shared = {"model": caching.model, "max_tokens": 12}
+async def test_what_the_engine_refuses_is_refused_in_its_own_words(stock_engine, tmp_path):
+    await idle(stock_engine)
+    shared = {"model": stock_engine.model, "max_tokens": 12}
     chat, prompt = {"messages": [{"role": "user", "content": text(50)}], **shared}, {"prompt": text(51), **shared}
     bad = [
         ("/v1/chat/completions", chat | {"temperature": -5}),
@@ -140,22 +134,22 @@ async def test_what_the_engine_refuses_is_refused_in_its_own_words(caching, tmp_
         ("/v1/messages", chat | {"temperature": -5, "stream": True}),
         ("/v1/responses", {**shared, "input": text(52), "temperature": -5, "max_output_tokens": 12}),
     ]
-    async with before(tmp_path, caching, SLICED) as gateway:
+    async with before(tmp_path, stock_engine, SLICED) as gateway:
         await calibrated(gateway)
         for path, body in bad:
             refused = await gateway.ask(path, body)
             assert refused.status == 400, (path, refused.body)
             if not body.get("stream"):
-                whole = await raw_client.request(caching.port, path, body)
+                whole = await raw_client.request(stock_engine.port, path, body)
                 assert (whole.status, whole.body) == (400, refused.body)
         assert await gateway.metric("gateway_slices_total") == 0, "nothing is computed for what is refused"
         assert await gateway.metric("gateway_requests_total", outcome="completed") == len(bad)
 
 
-async def test_a_good_request_of_every_dialect_is_accepted_and_sliced(caching, tmp_path):
-    await idle(caching)
-    shared = {"model": caching.model, "max_tokens": 4, "temperature": 0}
-    async with before(tmp_path, caching, SLICED) as gateway:
+async def test_a_good_request_of_every_dialect_is_accepted_and_sliced(stock_engine, tmp_path):
+    await idle(stock_engine)
+    shared = {"model": stock_engine.model, "max_tokens": 4, "temperature": 0}
+    async with before(tmp_path, stock_engine, SLICED) as gateway:
         await calibrated(gateway)
         for number, stream in enumerate((False, True)):
             message = [{"role": "user", "content": text(70 + number)}]

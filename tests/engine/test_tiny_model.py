@@ -29,17 +29,6 @@ CONVERSATION = [
 ]
 
 
-@pytest.fixture(scope="module")
-def other_engine(engine_factory):
-    return engine_factory(
-        scheduling_policy="fcfs",
-        long_prefill_token_threshold=0,
-        max_num_batched_tokens=1024,
-        max_num_seqs=8,
-        enable_prefix_caching=True,
-    )
-
-
 def ask(engine, path, **body):
     request = urllib.request.Request(  # noqa: S310 - loopback
         engine.base_url + path,
@@ -109,10 +98,11 @@ def test_the_model_is_the_same_bytes_at_each_build(engine_home, tmp_path):
     assert digests(tmp_path / "again") == digests(engine_home.model)
 
 
-def test_an_engine_runs_with_other_flags_beside_the_first(engine, other_engine):
+def test_an_engine_runs_with_other_flags_beside_the_first(engine, stock_engine):
     prompt = "the weather in the city and the river " * 100
-    ask(other_engine, "/v1/completions", prompt=prompt, max_tokens=1)
-    again = ask(other_engine, "/v1/completions", prompt=prompt, max_tokens=1)["usage"]["prompt_tokens_details"]
+    ask(stock_engine, "/v1/completions", prompt=prompt, max_tokens=1)
+    again = ask(stock_engine, "/v1/completions", prompt=prompt, max_tokens=1)["usage"]["prompt_tokens_details"]
     first = ask(engine, "/v1/completions", prompt=prompt, max_tokens=1)["usage"]["prompt_tokens_details"]
     assert (again["cached_tokens"] > 0, first["cached_tokens"]) == (True, 0)
-    assert other_engine.effective["scheduling_policy"] == "fcfs"
+    taken = {name: stock_engine.effective[name] for name in ("scheduling_policy", "max_num_seqs")}
+    assert taken == {"scheduling_policy": "fcfs", "max_num_seqs": 64}

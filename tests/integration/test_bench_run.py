@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from bench import local_gateway
 from bench.corpus import tokenizer
 from bench.corpus.tokenizer import PromptForm
 
@@ -272,6 +273,7 @@ async def test_counters_of_the_engine_are_a_difference_or_unknown(folder: Path, 
     model = Model(folder)
 
     async def script(asked: Any, reply: Any) -> None:
+        await server.sampled.wait()
         server.pages["/metrics"] = metrics(started_at=2.0 if restarts else 1.0, prompt_tokens=500)
         await model(asked, reply)
 
@@ -282,6 +284,10 @@ async def test_counters_of_the_engine_are_a_difference_or_unknown(folder: Path, 
     assert records.json("run")["engine_version"] == "0.32.0"
     delta = records.json("measurements")["engine"]["delta"]
     assert delta == {"prompt_tokens": "unknown" if restarts else 500.0}
+    during = records.json("measurements")["engine"]["during"]
+    lines = [json.loads(text) for text in (records.path / "engine.jsonl").read_text().splitlines()]
+    assert during["samples"] == len([each for each in lines if "unreadable" not in each]) >= 1
+    assert {"gpu_memory_bytes", "gpu_absent"} & set(lines[0]) and "at_ms" in lines[0]
     assert (code, "restarted during the run" in out) == ((4, True) if restarts else (0, False))
 
 
@@ -487,25 +493,39 @@ async def test_a_folder_that_another_command_began_is_not_gone_on_with(tmp_path:
     assert (code, "gateway bench ladder" in err) == (2, True)
 
 
+def configuration(path: Path, url: str, tokenizer: Path, **engine: str) -> str:
+    path.write_text(json.dumps(local_gateway.base_of_engine(url, "tiny", tokenizer, engine | {"calibration": "off"})))
+    return str(path)
+
+
 @pytest.mark.timeout(180)  # three gateways, one after another
 async def test_policies_are_compared_through_gateways_that_are_the_benchs_own(folder: Path, tmp_path: Path) -> None:
     served = json.dumps({"object": "list", "data": [{"id": "tiny", "object": "model", "max_model_len": 4096}]}).encode()
     pages = {"/v1/models": served, "/metrics": metrics(started_at=1.0), "/version": b'{"version": "0.32.0"}'}
     pages["/health"] = b""
-    async with kit.scripted(Model(folder), pages=pages) as engine:
-        words = ["policies", "passthrough", "short-first", "--aa", "--engine-url", engine.url, "--model", "tiny"]
+    async with kit.scripted(Model(folder), pages=pages) as engine, kit.scripted(Model(folder), pages=pages) as other:
+        files = [configuration(tmp_path / "all.yaml", engine.url, folder, scheduling="fcfs")]
+        files += ["short-first=" + configuration(tmp_path / "sf.yaml", other.url, folder, scheduling="priority")]
+        words = ["policies", "passthrough", "short-first", "--aa", "--gateway-config", *files, "--model", "tiny"]
         words += ["--tokenizer", str(folder), "--rates", "20", "--num-prompts", "10"]
-        words += ["--short-tokens", "40", "--long-tokens", "700", "--output-tokens", "4", "--calibration", "off"]
-        words += ["--engine-scheduling", "fcfs", "--goodput", "short:ttft:60000", "--result-dir", str(tmp_path)]
+        words += ["--short-tokens", "40", "--long-tokens", "700", "--output-tokens", "4"]
+        words += ["--goodput", "short:ttft:60000", "--result-dir", str(tmp_path / "runs")]
         code, out, err = await bench(*words, *PATIENT, "--engine-cost-per-hour", "3.6")
-        asked = [request for request in engine.asked if "chat" in request.path]
+        by_engine = [[each for each in one.asked if "chat" in each.path] for one in (engine, other)]
     assert code == 0, out + err
-    kept = Folder(tmp_path)
+    assert [len(asked) for asked in by_engine] == [20, 10]
+    asked = by_engine[0] + by_engine[1]
+    kept = Folder(tmp_path / "runs")
     said = kept.comparison
     arms = ["passthrough", "short-first", "passthrough-again"]
     assert [arm["name"] for arm in said["scenario"]["arms"]] == arms
     assert sorted(cell["arm"] for cell in said["order"]) == sorted(arms)
-    assert len(asked) == 30 and len({request.json["cache_salt"] for request in asked}) == 3
+    assert [arm["about"] for arm in said["scenario"]["arms"]] == [
+        "engine: scheduling fcfs",
+        "engine: scheduling priority",
+        "engine: scheduling fcfs",
+    ]
+    assert len({request.json["cache_salt"] for request in asked}) == 3
     assert not any("authorization" in request.headers for request in asked)
     texts = [(kept.path / name / "requests.jsonl").read_text() for name in kept.runs()]
     rows = [json.loads(line) for text in texts for line in text.splitlines()]

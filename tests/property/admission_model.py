@@ -95,20 +95,20 @@ class AdmissionModel(RuleBasedStateMachine):
         self.in_prefill.add(ticket.id)
 
     def in_turn(self, ticket: Ticket) -> None:
-        """Of its flow whoever waits longest goes, or whoever's deadline is next, or the newest where that is asked for."""
+        """Of its line whoever an engine sent back goes, or the next by deadline, or the oldest, or where asked the newest."""
         flow = [other for other in self.in_line.values() if _flow(other) == _flow(ticket)]
+        one_lane = [other for other in self.in_line.values() if _owner(other) == _owner(ticket)]
+        line = flow if self.plan.admission.kind is AdmissionKind.TOKEN_BUDGET else one_lane
+        sent_back = [other for other in line if other.id in self.sent_back]
         if self.plan.order is OrderKind.EARLIEST_DEADLINE:
             assert ticket is min(flow, key=lambda other: (other.deadline, other.id))
-            return
-        oldest = min(flow, key=lambda other: other.id)
-        class_plan = self.plan.classes.get(ticket.assignment.service_class, ticket.assignment.class_plan)
-        if ticket is not oldest:
+        elif sent_back:
+            assert ticket is min(sent_back, key=lambda other: other.id)
+        elif ticket is not min(flow, key=lambda other: other.id):
+            class_plan = self.plan.classes.get(ticket.assignment.service_class, ticket.assignment.class_plan)
             assert self.may_be_newest_first(class_plan)
-            one_lane = [other for other in self.in_line.values() if _owner(other) == _owner(ticket)]
-            line = flow if self.plan.admission.kind is AdmissionKind.TOKEN_BUDGET else one_lane
             assert is_half_late(min(line, key=lambda other: other.id), self.now)
             assert ticket is max(line, key=lambda other: other.id)
-            assert not self.sent_back.intersection(other.id for other in line)
 
     def may_be_newest_first(self, class_plan) -> bool:
         return class_plan.queue.newest_first_in_overload
@@ -207,7 +207,7 @@ class AdmissionModel(RuleBasedStateMachine):
         known = {(tenant.class_plan.name, tenant.name): tenant for tenant in self.admission._tenants}
         assert known.keys() == waiting.keys() | running.keys()
         for owner, tenant in known.items():
-            assert (tenant.queued, tenant.running) == (waiting[owner], running[owner])
+            assert (tenant.queued(), tenant.running) == (waiting[owner], running[owner])
             assert sum(backlog.requests for backlog in tenant.backlogs) == waiting[owner]
             assert all(backlog.requests or backlog.work_s == 0.0 for backlog in tenant.backlogs)
 

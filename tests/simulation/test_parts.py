@@ -310,7 +310,6 @@ def test_slices_take_the_time_that_was_aimed_at_to_half_a_block(step_time, slice
 def test_a_pause_after_a_divided_prompt_follows_what_its_parts_took_and_not_its_holds():
     plan = replace(plan_of(way_of(SLICED, hold_max_s=NO_END_S)), feedback=Feedback(short_ttft_ms=1.0))
     pool = pool_of(plan)
-    pool._no_engine_idles_before_a_line = lambda: None  # a pause is just that
     shorts = [Caller(at_s, SHORT, 1) for at_s in arrivals(Random(5), 8.0, until_s=40.0)]
     pool.run([*(Caller(6.0 * number, LONG, 1, "batch") for number in range(6)), *shorts])
     longs = longs_served(pool)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from random import Random
 
 import pytest
@@ -36,7 +37,8 @@ from virtual_pool import START, Caller, Fate, VirtualPool
 
 from bench.simulation.steps import EngineFlags
 from bench.simulation.virtual_engine import VirtualEngine
-from gateway.core.plan import EarlyRejection, Plan, Slo
+from gateway.core.feedback import DUTY_MIN
+from gateway.core.plan import EarlyRejection, Feedback, Plan, Slo
 from gateway.core.steptime import StepModel
 from gateway.core.types import LengthClass, Outcome, Reason
 
@@ -202,6 +204,18 @@ def test_refusing_at_dispatch_never_leaves_an_engine_idle_before_a_line_and_serv
         longs = [fate for fate in pool.fates.values() if fate.length is LengthClass.LONG]
         assert all(fate.outcome is Outcome.COMPLETED for fate in longs), "longs are never refused for an objective"
     assert in_time[True] > in_time[False]
+
+
+def test_feedback_lets_an_engine_idle_before_longs_alone_and_for_no_longer_than_its_pause():
+    """An objective that no short can keep beside a long: longs pause, up to four times as long as each was in prefill."""
+    pool = a_pool(replace(short_first(), feedback=Feedback(150.0)))
+    pool.run(mixed_callers(1, CPU, 0.7, requests=300))  # which asserts that nothing else lets an engine idle
+    assert pool.pauses_seen > 20, "no long was held back"
+    longs = sorted(served(pool, LengthClass.LONG), key=lambda fate: fate.ticket.dispatched_at)
+    for one, other in pairwise(longs):
+        pause_s = one.engine_ttft_s * (1 - DUTY_MIN) / DUTY_MIN
+        waited_from = max(one.first_token_at, other.ticket.offered_at)
+        assert other.ticket.dispatched_at <= waited_from + pause_s + 1e-6
 
 
 # ── several engines, restarts, leavers ──

@@ -95,7 +95,11 @@ async def test_another_encoding_is_415(tmp_path, encoding):
     assert (answer.status, answer.json()["error"]["code"]) == (415, "unsupported_content_encoding")
 
 
-@pytest.mark.parametrize("body", [b"", b"\x1f", b"no gzip at all", gzip.compress(b"{}")[:-3], gzip.compress(b"{}") * 2])
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"\x1f", b"no gzip at all", gzip.compress(b"{}")[:-3], gzip.compress(b"{}") * 2],
+    ids=["nothing", "one byte", "no gzip", "cut short", "two members"],
+)
 async def test_a_body_that_is_not_what_its_encoding_says_is_400(tmp_path, body):
     async with ScriptedEngine() as engine, running(tmp_path, engine) as gateway:
         answer = await gateway.ask(CHAT, body, headers={"Content-Encoding": "gzip"})

@@ -16,6 +16,8 @@ from gateway.testing.scripted_engine import ScriptedEngine, Wire
 
 CHAT = "/v1/chat/completions"
 QUICK = {"timeouts": {"connect_s": 2, "first_byte_s": 0.15, "idle_s": 0.15}}
+QUICK_IDLE = {"timeouts": {"connect_s": 2, "first_byte_s": 30, "idle_s": 0.15}}
+OUTLIVED_S = 2
 BOTH = pytest.mark.parametrize("stream", [False, True])
 
 
@@ -80,6 +82,9 @@ async def test_a_refused_connection_is_502_and_the_engine_is_out_of_service_at_o
             then=Wire.close,
         ),
         answers.plain(307, b"", extra={"location": "http://elsewhere.invalid/"}),
+        # No credential of the caller's has reached it: it is the gateway's own that it does not take.
+        answers.error(401),
+        answers.error(403),
     ],
 )
 async def test_an_answer_that_breaks_before_its_first_byte_is_a_real_502(tmp_path, script, stream):
@@ -152,7 +157,7 @@ async def test_a_stream_that_falls_silent_is_cut_by_the_idle_limit(tmp_path):
     script = answers.hanging(answers.STREAM_HEAD, answers.chunk(answers.token("Hello")))
     async with (
         ScriptedEngine(script) as engine,
-        running(tmp_path, engine, engine=QUICK) as gateway,
+        running(tmp_path, engine, engine=QUICK_IDLE) as gateway,
         gateway.client() as client,
     ):
         await client.post(CHAT, a_chat(stream=True))
@@ -261,19 +266,21 @@ async def test_waiting_requests_keep_their_place_while_the_engine_is_away(tmp_pa
 
 
 async def test_a_long_answer_outlives_every_limit_while_bytes_flow(tmp_path):
-    count, sent = 30, []
+    pause_s, sent = 0.1, []
 
     async def script(_request, wire):
         await wire.send(answers.STREAM_HEAD)
-        for index in range(count):
+        for index in range(int(1.25 * OUTLIVED_S / pause_s)):
             sent.append(answers.token(str(index)))
             await wire.send(answers.chunk(sent[-1]))
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(pause_s)
         await wire.send(answers.chunk(answers.DONE), answers.CHUNKS_END)
 
     async with (
         ScriptedEngine(script) as engine,
-        running(tmp_path, engine, engine=QUICK) as gateway,
+        running(
+            tmp_path, engine, engine={"timeouts": {"connect_s": 2, "first_byte_s": OUTLIVED_S, "idle_s": OUTLIVED_S}}
+        ) as gateway,
     ):
         answer = await gateway.chat(stream=True)
     assert answer.body == b"".join(sent) + answers.DONE

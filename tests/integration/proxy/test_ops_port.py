@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from dataclasses import asdict
 
 from gateway.core.plan import AdmissionKind, KvBudget, OrderKind, SlotBudget
+from gateway.core.steptime import PrefillSample
+from gateway.server.promises import Promises
 from gateway.testing import answers
 from gateway.testing.builders import a_class, a_plan, an_admission
 from gateway.testing.harness import BATCH_KEY, INTERACTIVE_KEY, a_chat, running
 from gateway.testing.scripted_engine import ScriptedEngine
 
 CHAT = "/v1/chat/completions"
+FITTING = {"max_num_batched_tokens": 8192, "long_prefill_token_threshold": 640, "max_num_seqs": 128}
 
 
 def two_at_a_time():
@@ -41,6 +46,25 @@ async def test_health_readiness_and_state_say_what_is(tmp_path):
     assert {(line["service_class"], line["length_class"]) for line in pool["lines"]} == {
         (name, length) for name in ("interactive", "standard", "batch") for length in ("short", "long")
     }
+
+
+async def test_a_promise_is_what_the_core_computes_and_follows_what_is_learnt_of_the_engine(tmp_path):
+    async with ScriptedEngine() as engine, running(tmp_path, engine, engine={"limits": FITTING}) as gateway:
+        rooms = gateway.gateway.rooms
+
+        async def shown():
+            return (await gateway.ops("/api/state")).json()["pools"]["chat"]["engines"]["a"]["guarantee"]
+
+        def computed():
+            return json.loads(json.dumps(asdict(Promises(rooms).bases()["a"].promised())))
+
+        before = await shown()
+        assert before == computed()
+        assert before["short_entry"]["ttft_s"] > 0
+        rooms.gates["chat"].calibrated("a", [PrefillSample(640 * n, n, 0.5 * n) for n in (1, 2, 8)])
+        after = await shown()
+        assert after == computed()
+        assert after["short_entry"]["ttft_s"] > before["short_entry"]["ttft_s"]
 
 
 async def test_the_public_port_has_nothing_of_it(tmp_path):

@@ -209,18 +209,21 @@ Script = Callable[[Asked, Reply], Awaitable[None]]
 
 @dataclass
 class ScriptedServer:
-    """Keeps what it was asked; POSTs go to the script, GETs to `pages`."""
+    """Keeps what it was asked; POSTs go to the script, GETs to `pages`. sampled: by a process beside the bench."""
 
     script: Script
     pages: dict[str, bytes] = field(default_factory=lambda: {"/v1/models": b'{"data": []}'})
     asked: list[Asked] = field(default_factory=list)
     url: str = ""
+    sampled: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while (asked := await _read(reader)) is not None:
                 reply = Reply(reader, writer)
                 if asked.method == "GET":
+                    if "urllib" in asked.headers.get("user-agent", ""):
+                        self.sampled.set()
                     page = self.pages.get(asked.path)
                     await reply.whole(404 if page is None else 200, page or b"")
                     continue

@@ -1,11 +1,17 @@
 """The engine's metrics: added over processes, unknown after a restart, absent where they are not."""
 
+import asyncio
 import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from bench_kit import scripted
 
-from bench.engine.metrics import Reading, delta, parse, restarted
+from bench.engine import gpu, samples, sampling
+from bench.engine.gpu import Gpus, NoGpu
+from bench.engine.metrics import Reading, delta, parse, restarted, wanted
 from bench.engine.watch import Unreadable, engine_version, scrape, wait_until_idle
 from bench.load.client import open_session
 
@@ -80,3 +86,100 @@ async def test_an_idle_engine_is_waited_for_and_a_busy_one_given_up() -> None:
         assert isinstance(await scrape(session, f"{server.url}/metrics"), Reading)
         assert await wait_until_idle(session, f"{server.url}/metrics", wait_s_max=30.0, clock=time.perf_counter)
         assert not await wait_until_idle(session, f"{server.url}/busy", wait_s_max=0.0, clock=time.perf_counter)
+
+
+def test_what_is_sampled_parses_to_the_same_gauges_and_counters() -> None:
+    text = page(running=2, preemptions=3) + "# HELP other words\nother_total 5\n"
+    assert "other" not in wanted(text)
+    assert (parse(wanted(text)).gauges, parse(wanted(text)).counters) == (parse(text).gauges, parse(text).counters)
+
+
+async def test_a_sample_holds_what_the_engine_said_or_why_it_did_not() -> None:
+    pages = {"/metrics": page(running=2, waiting=3).encode(), "/html": b"<html>"}
+    async with scripted(lambda _asked, reply: reply.whole(200), pages=pages) as server:
+        url = server.url
+        said = await asyncio.to_thread(sampling.sample, f"{url}/metrics", NoGpu("no NVIDIA GPU"))
+        html = await asyncio.to_thread(sampling.sample, f"{url}/html", NoGpu("no NVIDIA GPU"))
+        nothing = await asyncio.to_thread(sampling.sample, f"{url}/nothing", NoGpu("no NVIDIA GPU"))
+    gone = await asyncio.to_thread(sampling.sample, f"{url}/metrics", NoGpu("no NVIDIA GPU"))
+    assert (said["running"], said["waiting"], said["started_at"], said["gpu_absent"]) == (2, 3, 100.0, "no NVIDIA GPU")
+    assert "gpu_memory_bytes" not in said
+    assert [each["unreadable"] for each in (html, nothing, gone)] == ["no_engine_metrics", "http_404", "no_connection"]
+
+
+def test_a_line_that_is_half_written_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "engine.jsonl"
+    path.write_text('{"at_s": 1.0}\n{"at_s": 2')
+    assert sampling.read_lines(path) == [{"at_s": 1.0}]
+    assert sampling.read_lines(None) == sampling.read_lines(tmp_path / "gone") == []
+
+
+def line(at_ms: float, **said: Any) -> dict[str, Any]:
+    return {"at_ms": at_ms, **said}
+
+
+def test_samples_are_summed_up_without_inventing_what_was_not_read() -> None:
+    assert samples.during([]) == {}
+    lines = [
+        line(-500, running=1, waiting=0, kv_usage_max=0.1, gpu_absent="no NVIDIA GPU"),
+        line(500, unreadable="timeout"),
+        line(2500, running=3, waiting=7, kv_usage_max=0.4),
+    ]
+    assert samples.during(lines) == {
+        "samples": 2,
+        "unreadable": {"timeout": 1},
+        "gap_s_max": 3.0,
+        "running_max": 3,
+        "waiting_max": 7,
+        "kv_usage_max": 0.4,
+        "gpu_absent": "no NVIDIA GPU",
+    }
+    assert samples.during([line(0, unreadable="timeout")]) == {"samples": 0, "unreadable": {"timeout": 1}}
+    assert samples.longest_gap_s([line(0, unreadable="x"), line(4000), line(5000, unreadable="x")]) == 4.0
+
+
+def test_a_restart_that_both_ends_of_a_run_did_not_see_is_seen_between_them() -> None:
+    same = [line(0, started_at=1.0, prompt_tokens=5), line(1, unreadable="no_connection"), line(2, started_at=1.0)]
+    assert samples.restarts(same) == 0
+    assert samples.restarts([*same, line(3, started_at=2.0, prompt_tokens=9)]) == 1
+    assert samples.restarts([line(0, prompt_tokens=5), line(1, prompt_tokens=4)]) == 1
+
+
+class Nvml:
+    """NVIDIA's binding, as far as it is used, with two devices."""
+
+    class NVMLError(Exception):
+        pass
+
+    def __init__(self, *, devices: int = 2, broken: bool = False) -> None:
+        self._devices, self.broken = devices, broken
+
+    def nvmlInit(self) -> None:  # noqa: N802 - NVIDIA's names
+        if self.broken:
+            raise self.NVMLError("Driver Not Loaded")
+
+    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
+        return self._devices
+
+    def nvmlDeviceGetHandleByIndex(self, number: int) -> int:  # noqa: N802
+        return number
+
+    def nvmlDeviceGetMemoryInfo(self, handle: int) -> SimpleNamespace:  # noqa: N802
+        if self.broken:
+            raise self.NVMLError("GPU is lost")
+        return SimpleNamespace(used=(handle + 1) * 1024)
+
+
+def test_gpu_memory_is_of_all_devices_and_absent_with_a_reason() -> None:
+    def missing(_name: str) -> Any:
+        raise ImportError
+
+    nvml = Nvml()
+    found = gpu.find(lambda _name: nvml)
+    assert isinstance(found, Gpus) and found.used_bytes() == 3072
+    nvml.broken = True
+    assert found.used_bytes() is None
+    assert gpu.find(missing) == NoGpu("nvidia-ml-py is not installed")
+    assert gpu.find(lambda _name: Nvml(broken=True)) == NoGpu("NVML: Driver Not Loaded")
+    assert gpu.find(lambda _name: Nvml(devices=0)) == NoGpu("no NVIDIA GPU")
+    assert sampling.gpus_behind("http://gpu-host:8000/metrics") == NoGpu("the engine is on another machine")

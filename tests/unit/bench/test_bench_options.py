@@ -3,8 +3,11 @@
 from pathlib import Path
 
 import pytest
+from bench_kit import a_record, a_stored_run
 
 from bench import options, order, plans, scenario
+from bench.analysis.comparison import Load
+from bench.campaign import Campaign, set_aside
 from bench.cli import main
 from bench.errors import UsageError
 from bench.load.target import clean_url, metrics_url, resolve_keys
@@ -110,13 +113,38 @@ def written(tmp_path: Path, text: str) -> Path:
 def test_a_scenario_is_read_with_its_defaults(tmp_path: Path) -> None:
     read = scenario.load(written(tmp_path, SCENARIO))
     assert read.tokenizer == tmp_path / "tok"
-    assert read.offered() == [("load 0.5", 1.0), ("load 1", 2.0)]
+    assert read.offered() == [Load("load 0.5", 1.0, "80/20"), Load("load 1", 2.0, "80/20")]
     assert (read.lengths.short.prompt_tokens, read.lengths.long.prompt_tokens, read.mixes) == (512, 8192, ["80/20"])
+
+
+def test_a_load_is_a_share_of_what_the_engine_carries_of_that_mix(tmp_path: Path) -> None:
+    text = SCENARIO.replace("capacity_per_s: 2.0", 'capacity_per_s: {"80/20": 2.0, "50/50": 0.5}')
+    read = scenario.load(written(tmp_path, text + 'mixes: ["80/20", "50/50"]\n'))
+    assert [(load.mix, load.rate_per_s) for load in read.offered()] == [
+        ("80/20", 1.0),
+        ("50/50", 0.25),
+        ("80/20", 2.0),
+        ("50/50", 0.5),
+    ]
+    assert options.parse_capacity(["80/20=2.0", "50/50=0.5"], "--capacity") == read.capacity_per_s
+    assert options.parse_capacity(["2"], "--capacity") == 2.0
+    assert options.parse_capacity([], "--capacity") is None
+    with pytest.raises(UsageError, match="--capacity"):
+        options.parse_capacity(["80/20=much"], "--capacity")
+
+
+def test_a_run_lasts_longer_where_its_rate_brings_too_few_requests(tmp_path: Path) -> None:
+    text = SCENARIO.replace("num_prompts: 10", "duration_s: 10\nwarmup_s: 2\nnum_prompts_min: 16")
+    read = scenario.load(written(tmp_path, text))
+    traces = [plans.trace_of(read, order.Block(load, 1, 1)) for load in read.offered()]
+    assert [(len(trace.arrivals), trace.span_s) for trace in traces] == [(16, 16.0), (24, 12.0)]
 
 
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
+        ("num_prompts: 10", "num_prompts: 10\nnum_prompts_min: 5", "num_prompts_min lengthens duration_s"),
+        ("capacity_per_s: 2.0", 'capacity_per_s: {"50/50": 2.0}', "capacity_per_s names other mixes"),
         ("model: tiny", "model: tiny\nmodell: x", "modell: unknown key"),
         ("model: tiny", "model: tiny\nmodel: x", "line 5: key 'model' twice"),
         ("version: 1", "version: 2", "version: "),
@@ -229,3 +257,43 @@ def test_a_dry_run_sends_nothing_and_says_what_it_would_send(
 def test_a_comparison_can_be_looked_at_before_it_is_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", str(written(tmp_path, SCENARIO)), "--dry-run"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 8
+
+
+ENGINE = """
+engines: [{name: a, url: "http://127.0.0.1:1", pool: p, scheduling: fcfs, limits: {max_num_seqs: 8}}]
+pools: {p: {models: [tiny]}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--gateway-config", "sliced=FILE"], "sliced is not among the policies"),
+        (["--gateway-config", "passthrough=FILE"], "none for short-first"),
+        (["--gateway-config", "FILE", "--engine-url", "http://127.0.0.1:1"], "Give one of the two"),
+        ([], "Give --engine-url of the engine, or --gateway-config"),
+    ],
+)
+def test_which_engine_a_policy_is_measured_on_is_said_for_each(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    (tmp_path / "gateway.yaml").write_text(ENGINE)
+    words = [word.replace("FILE", str(tmp_path / "gateway.yaml")) for word in words]
+    common = ["--model", "tiny", "--tokenizer", "t", "--rates", "1", "--num-prompts", "4", "--dry-run"]
+    assert main(["policies", "passthrough", "short-first", *words, *common]) == 2
+    assert said in capsys.readouterr().err
+    usable = ["--engine-url", "http://127.0.0.1:1"]
+    assert main(["policies", "passthrough", "short-first", *usable, *common]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 2
+
+
+def test_only_where_it_is_asked_for_is_an_invalid_run_set_aside_and_run_again(tmp_path: Path) -> None:
+    late = a_record(dispatched_ms=3000.0)
+    a_stored_run(tmp_path, "bad", [late])
+    a_stored_run(tmp_path, "good", [a_record()])
+    plan_of = lambda _: pytest.fail("nothing is run here")  # noqa: E731
+    Campaign(tmp_path, plan_of)
+    assert set_aside(tmp_path) == 0
+    Campaign(tmp_path, plan_of, retry_invalid=True)
+    assert set_aside(tmp_path) == 1
+    assert (tmp_path / "run-001").is_dir() and not (tmp_path / "run-000").exists()

@@ -15,8 +15,9 @@ from bench.errors import UsageError
 from bench.load.pacing import Windows
 from bench.records.request import Outcome
 from bench.scenario import Scenario
+from bench.simulation import play as play_module
 from bench.simulation import study
-from bench.simulation.play import play
+from bench.simulation.posts import Caller
 from bench.simulation.profiles import PROFILES
 from bench.simulation.setup import Setup
 from bench.trace.arrivals import Arrival, Trace
@@ -31,7 +32,7 @@ def a_scenario(**said: Any) -> Scenario:
     return Scenario.model_validate({**start, "arms": [arm], **said})
 
 
-def a_setup(policy: str = "short-first", *, fleet: dict[str, int] | None = None, **engine: Any) -> Setup:
+def a_setup(policy: str = "short-first", *, fleet: dict[str, Any] | None = None, **engine: Any) -> Setup:
     arm = {"name": "a", "simulated": {"policy": policy, "engine": engine}}
     [setup] = study.setups(a_scenario(arms=[arm], simulation=fleet or {}), CPU, Path())
     return setup
@@ -42,7 +43,7 @@ def a_trace(*arrivals: tuple[float, str, int, int]) -> Trace:
 
 
 def records_of(setup: Setup, trace: Trace, *, drain_s: float = 600.0) -> Any:
-    return play(setup, trace, Windows(0.0, trace.span_s, drain_s), seed=1).records
+    return play_module.play(setup, trace, Windows(0.0, trace.span_s, drain_s), seed=1).records
 
 
 def simulated(tmp_path: Path, *options: str) -> dict[str, Any]:
@@ -148,6 +149,44 @@ def test_gateways_have_engines_and_requests_of_their_own():
     assert all(record.outcome is Outcome.COMPLETED for record in [*alone, *split])
     # A gateway that knows of all engines sends nobody where another waits; a blind balancer does.
     assert max(record.ttft_ms for record in alone) < max(record.ttft_ms for record in split)
+
+
+def test_gateways_that_share_engines_each_send_to_all_of_them_and_each_more_than_it_knows_of():
+    """Four gateways, each of which lets one long prompt prefill: together they let four, and shorts pay for it."""
+    trace = a_trace(*((at / 4, "short" if at % 5 else "long", 512 if at % 5 else 8192, 8) for at in range(80)))
+    engine = {"scheduling_policy": "priority", "long_prefill_token_threshold": 640}
+    alone = records_of(a_setup(fleet={"engines": 2}, **engine), trace)
+    fleet = {"engines": 2, "gateways": 4, "shared_engines": True}
+    shared = records_of(a_setup(fleet=fleet, **engine), trace)
+    assert [record.index for record in shared] == list(range(80))
+    assert all(record.outcome is Outcome.COMPLETED for record in [*alone, *shared])
+    assert worst_short(alone) < worst_short(shared)
+    assert shared == records_of(a_setup(fleet=fleet, **engine), trace)
+
+
+def worst_short(records: Any) -> float:
+    return max(record.ttft_ms for record in records if record.class_name == "short")
+
+
+def test_a_gateway_learns_from_the_engines_how_much_room_others_took():
+    """One has ten requests at the engine: the other, which sent none, plans with ten sequences less than its 24."""
+    setup = a_setup("bounded-fifo", fleet={"gateways": 2, "shared_engines": True}, max_num_seqs=32)
+    room, callers = play_module.a_room(setup, ["a"]), [Caller(0.1, 64, 4000) for _ in range(10)]
+    first, second = (play_module.a_gateway(setup, room, number) for number in range(2))
+    first.expect(callers)
+    second.look_at_engines()
+    caps = []
+    room.at(room.now + 10.0, lambda: caps.append(second.admission.snapshot().engines["a"].budgets["slots"]))
+    room.run()
+    assert caps == [14]
+
+
+def test_several_gateways_are_reported_each_and_together(tmp_path, capsys):
+    fleet = ("--policies", "short-first", "--gateways", "2", "--shared-engines", "--engines", "1", "--jobs", "1")
+    said = simulated(tmp_path, *fleet)
+    [arm] = said["loads"][0]["arms"]
+    assert sum(one["short"]["offered"] for one in arm["gateways"]) == arm["classes"]["short"]["offered"] == 32
+    assert "| short-first, gateway 2 | short" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

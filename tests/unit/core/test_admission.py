@@ -191,7 +191,7 @@ def test_a_tenant_at_its_running_bound_waits_while_others_pass():
 def dispatch_order(pool, tickets):
     """Free one slot after another and tell in which order the waiting tickets go, by their place in `tickets`."""
     order = []
-    running = list(pool.admission._running.values())
+    running = list(pool.admission._running)
     while running:
         running += (gone := pool.finish(running.pop(0)))
         order += [tickets.index(ticket) for ticket in gone]
@@ -243,7 +243,7 @@ def test_an_idle_class_saves_up_no_credit():
     pool = Pool(slots(1, order=OrderKind.WEIGHTED_FAIR))
     pool.offer(service_class="standard")
     busy = [pool.offer(service_class="standard") for _ in range(20)]
-    for ticket in [pool.admission._running[1], *busy[:9]]:
+    for ticket in [next(iter(pool.admission._running)), *busy[:9]]:
         pool.finish(ticket)
     late = [pool.offer(service_class="batch") for _ in range(5)]
     order = dispatch_order(pool, [*busy, *late])

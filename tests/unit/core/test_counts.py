@@ -57,6 +57,20 @@ def test_the_oldest_in_line_is_the_oldest_also_after_one_came_back_before_it():
     assert (line.requests, line.oldest_offered_at) == (2, oldest.offered_at)
 
 
+def test_of_those_who_left_the_line_no_more_are_kept_than_wait_and_none_of_them_expires():
+    plan = one_at_a_time(a_class(wait_s_max=(60, 60), requests_max=2000, prompt_tokens_max=1 << 30))
+    pool = Admission(plan, [an_engine()])
+    pool.offer(an_assignment(plan), NOW)
+    first, *others = (pool.offer(an_assignment(plan, wait_s_max=60 - number / 100), NOW)[0] for number in range(1000))
+    for ticket in others[:-10]:
+        pool.finish(ticket, Outcome.CLIENT_GONE, NOW)
+    waits = [first, *others[-10:]]
+    assert len(pool._waiting._by_deadline) < 100
+    assert pool.next_tick_at() == min(ticket.deadline for ticket in waits)
+    expired = [event.ticket for event in pool.tick(first.deadline)]
+    assert expired == sorted(waits, key=lambda ticket: ticket.deadline)
+
+
 def test_a_quantile_is_of_the_last_256_values_whatever_came_before():
     random, quantile, values = Random(7), Quantile(), []
     for _ in range(600):

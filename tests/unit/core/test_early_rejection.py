@@ -53,7 +53,7 @@ class Pool:
 
     @property
     def ratios(self):
-        return list(self.admission._waiting.share(an_assignment(self.plan)).ratios._sorted)
+        return list(self.admission._tenants.by_class[an_assignment(self.plan).service_class][0].ratios._sorted)
 
 
 def is_refused(ticket):

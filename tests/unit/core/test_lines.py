@@ -9,7 +9,7 @@ import pytest
 from gateway.core.admission import Admission
 from gateway.core.plan import AdmissionKind, Feedback, OrderKind, SlotBudget, TenantBounds
 from gateway.core.ticket import Dispatched, Queued, Refused, TicketState
-from gateway.core.types import LengthClass, Outcome
+from gateway.core.types import Outcome
 from gateway.testing.builders import a_class, a_plan, an_admission, an_assignment, an_engine
 
 NOW = 1_000_000.0
@@ -190,7 +190,7 @@ def test_what_an_idle_tenant_gets_back_it_finds_when_it_returns():
         line = Line(plan)
         much = line.offer(tenant="states much", output_tokens=4000)
         line.admission.finish(much, Outcome.COMPLETED, line.now, output_tokens=known)
-        lines = line.admission._lanes[LengthClass.SHORT]._classes["interactive"]
+        lines = line.admission._lanes.short._classes["interactive"]
         tags.append(lines.idle_finish_tags["states much"])
     assert tags[1] < 0.2 * tags[0]
 
@@ -244,7 +244,7 @@ def test_of_ever_more_tenants_the_past_is_kept_of_those_who_took_most():
     for number in range(1100):
         line.offer(tenant=f"t{number}", prompt_tokens=1 + number % 2, output_tokens=1)
         line.next()
-    past = line.admission._lanes[LengthClass.SHORT]._classes["interactive"].idle_finish_tags
+    past = line.admission._lanes.short._classes["interactive"].idle_finish_tags
     assert 500 < len(past) <= 1024
     assert "heavy" in past
 
@@ -253,11 +253,11 @@ def test_a_refund_to_a_tenant_whose_past_is_forgotten_changes_nothing():
     plan = a_plan(a_class(wait_s_max=(900, 900)), admission=an_admission(AdmissionKind.SLOTS, slots=SlotBudget(2)))
     line = Line(plan)
     first = line.offer(tenant="forgotten", prompt_tokens=1, output_tokens=1)
-    past = line.admission._lanes[LengthClass.SHORT]._classes["interactive"].idle_finish_tags
+    past = line.admission._lanes.short._classes["interactive"].idle_finish_tags
     for number in range(1100):
         line.offer(tenant=f"t{number}", prompt_tokens=100)
         line.next()
-    past = line.admission._lanes[LengthClass.SHORT]._classes["interactive"].idle_finish_tags
+    past = line.admission._lanes.short._classes["interactive"].idle_finish_tags
     assert "forgotten" not in past
     before = dict(past)
     line.admission.finish(first, Outcome.COMPLETED, line.now, output_tokens=0)

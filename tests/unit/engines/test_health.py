@@ -80,3 +80,18 @@ def test_an_engine_that_recovered_from_errors_starts_to_count_anew():
     health.recovered()
     health.failed()
     assert not health.is_suspected
+
+
+def test_a_leaving_engine_is_out_of_service_until_it_generates():
+    health = up()
+    health.leaving()
+    assert (health.state, health.is_up, health.must_generate) == (State.LEAVING, False, True)
+    health.recovered()
+    assert health.is_up
+
+
+def test_an_engine_that_is_out_of_service_already_does_not_leave():
+    health = up()
+    health.refused()
+    health.leaving()
+    assert health.state is State.REFUSING
