@@ -236,7 +236,8 @@ class Engine:
     def _steer(self, control: LongControl, ticket: Ticket, engine_ttft_s: float, now: float) -> None:
         if ticket.assignment.length_class is SHORT:
             if ticket.assignment.stream and ticket.dispatched_at is not None:
-                control.short_served(waited_s=ticket.dispatched_at - ticket.offered_at, engine_ttft_s=engine_ttft_s)
+                waited_s = ticket.dispatched_at - ticket.offered_at
+                control.short_served(now, waited_s=waited_s, engine_ttft_s=engine_ttft_s)
         else:
             pause_s = control.allowance.pause_s(engine_ttft_s)
             if pause_s > 0.0:

@@ -2,7 +2,8 @@
 
 Additive increase, multiplicative decrease on the long-prefill budget, toward the short class's time to first token;
 below one long at a time, a pause between longs (the duty). Judged once a second by the share of shorts that missed,
-with a binomial margin, on at least 30 of them: never by one slow request, never by end-to-end time.
+with a binomial margin, on at least 30 of them: never by one slow request, never by end-to-end time. A duty that was
+lowered for shorts is raised again where longs wait and no short comes: nobody is left whom the pause would serve.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ _MISSED_TOLERATED = 0.05
 _MISSED_LOW = 0.02
 _ONE_SIDED_95 = 1.64
 _BACKLOGGED_S_MIN = 5.0
+_NO_SHORTS_S = 10.0
 DUTY_MIN = 0.2
 """The least share of the time in which a long may be in prefill, whatever the shorts get."""
 _DUTY_DOWN = 0.7
@@ -43,6 +45,7 @@ class LongControl:
         self._judge_at: float | None = None
         self._shorts = 0
         self._missed = 0
+        self._short_at = float("-inf")
         self._backlogged_since: float | None = None
         self.allowance = LongAllowance(prefills=1, duty=1.0)
 
@@ -53,8 +56,9 @@ class LongControl:
         allowed = self.allowance
         self.allowance = LongAllowance(min(allowed.prefills, prefills_max), allowed.duty)
 
-    def short_served(self, *, waited_s: float, engine_ttft_s: float) -> None:
+    def short_served(self, now: float, *, waited_s: float, engine_ttft_s: float) -> None:
         """Note one short's first token; its wait in line is admission's, and only narrows what the engine has left."""
+        self._short_at = now
         self._shorts += 1
         self._missed += engine_ttft_s > max(0.0, self._ttft_s - waited_s)
 
@@ -72,8 +76,10 @@ class LongControl:
             self._backlogged_since = now
         if self._judge_at is None:
             self._judge_at = now + _JUDGED_EVERY_S
-        if now < self._judge_at or self._shorts < _SHORTS_MIN:
+        if now < self._judge_at:
             return False
+        if self._shorts < _SHORTS_MIN:
+            return self._nobody_to_spare(now)
         self._judge_at = now + _JUDGED_EVERY_S
         missed, shorts = self._missed / self._shorts, self._shorts
         self._shorts = self._missed = 0
@@ -84,6 +90,16 @@ class LongControl:
         elif missed < _MISSED_LOW and self._backlogged_for(now) >= _BACKLOGGED_S_MIN:
             self.allowance = self._more(before)
         return self.allowance != before
+
+    def _nobody_to_spare(self, now: float) -> bool:
+        """Raise a lowered duty where longs wait and no short has come for a while; True where it changed."""
+        allowed = self.allowance
+        if allowed.duty == 1.0 or min(self._backlogged_for(now), now - self._short_at) < _NO_SHORTS_S:
+            return False
+        self._judge_at = now + _JUDGED_EVERY_S
+        self._shorts = self._missed = 0
+        self.allowance = self._more(allowed)
+        return True
 
     def _less(self, allowed: LongAllowance) -> LongAllowance:
         if allowed.prefills > 1:

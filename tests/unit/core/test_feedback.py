@@ -22,7 +22,7 @@ def control(prefills_max=4, ttft_s=0.5):
 
 def serve(steered, shorts, missed, now, longs_wait=True):
     for at in range(shorts):
-        steered.short_served(waited_s=0.0, engine_ttft_s=1.0 if at < missed else 0.1)
+        steered.short_served(now, waited_s=0.0, engine_ttft_s=1.0 if at < missed else 0.1)
     steered.judge(now, longs_wait=longs_wait)
     return steered.allowance
 
@@ -95,10 +95,30 @@ def test_it_judges_nothing_on_fewer_than_thirty():
     assert serve(steered, 29, 29, now + 2).prefills == 3
 
 
+def test_a_duty_lowered_for_shorts_is_raised_again_once_none_comes():
+    steered, now = grown(1)
+    for _ in range(20):
+        now += 2
+        serve(steered, 40, 40, now)
+    assert steered.allowance.duty == 0.2
+    assert not steered.judge(now + 9, longs_wait=True)
+    serve(steered, 1, 1, now + 9)
+    for after in (11, 18):
+        assert not steered.judge(now + after, longs_wait=True), "a short came within ten seconds"
+    assert not steered.judge(now + 100, longs_wait=False), "no long waits"
+    steered.judge(now + 200, longs_wait=True)
+    seen = []
+    for after in range(210, 230):
+        steered.judge(now + after, longs_wait=True)
+        seen.append(steered.allowance)
+    assert seen[:2] == [LongAllowance(1, pytest.approx(0.3)), LongAllowance(1, pytest.approx(0.4))]
+    assert seen[-1] == LongAllowance(1, 1.0), "more than one at a time is for shorts to judge"
+
+
 def test_a_wait_in_line_leaves_the_engine_less_of_the_objective():
     steered, now = grown(3)
     for _ in range(40):
-        steered.short_served(waited_s=0.45, engine_ttft_s=0.1)
+        steered.short_served(now, waited_s=0.45, engine_ttft_s=0.1)
     steered.judge(now + 2, longs_wait=True)
     assert steered.allowance.prefills == 2
 

@@ -149,7 +149,7 @@ def test_the_least_duty_is_where_feedback_stops() -> None:
     control.configure(prefills_max=1, ttft_s=0.1)
     for second in range(40):
         for _ in range(40):
-            control.short_served(waited_s=0.0, engine_ttft_s=1.0)
+            control.short_served(float(second), waited_s=0.0, engine_ttft_s=1.0)
         control.judge(float(second), longs_wait=True)
     assert control.allowance.duty == DUTY_MIN
 
