@@ -60,8 +60,9 @@ class StreamingClient:
         try:
             await done
         except asyncio.CancelledError:
-            exchange.end(None, self._clock())
-            exchange.leave()
+            if exchange.open:  # else what carried it may carry another one by now
+                exchange.end(None, self._clock())
+                exchange.leave()
             raise
 
     def _begin(self, flight: Flight, ended: Ended) -> Exchange:

@@ -62,7 +62,10 @@ class Exchange:
         self.end(ending, now)
 
     def lost(self, now: float) -> None:
-        """The connection ended, or what came on it was no HTTP."""
+        """The connection ended, or what came on it was no HTTP. Who said why before that is believed."""
+        if self.flight.reading.error is not None:
+            self.end(of_stream(self.flight.reading), now)
+            return
         reason = "connection_lost" if self.flight.status is None else "stream_cut"
         self.end(Ending(Outcome.FAILED, reason), now)
 

@@ -38,7 +38,10 @@ def of_status(status: int, gateway_reason: str | None) -> Ending:
 
 
 def of_stream(reading: StreamReading) -> Ending:
-    """The end of a 200 whose stream closed as HTTP wants it. `[DONE]` proves nothing, a finish reason does."""
+    """The end of a 200 whose stream closed as HTTP wants it, or after an error event in any way.
+
+    `[DONE]` proves nothing, a finish reason does.
+    """
     error = reading.error
     if error is None:
         if reading.finish_reason is None:

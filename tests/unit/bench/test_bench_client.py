@@ -111,6 +111,24 @@ async def test_a_stream_cut_after_its_finish_reason_is_not_taken_for_whole() -> 
     assert (await one(script)).outcome is Outcome.FAILED
 
 
+@pytest.mark.parametrize(
+    ("code", "end"),
+    [
+        ("engine_broken", (Outcome.FAILED, "in_band_engine_broken")),
+        ("engine_timeout", (Outcome.TIMED_OUT, "in_band_engine_timeout")),
+    ],
+)
+async def test_a_cut_after_an_error_event_has_the_reason_of_the_event(code: str, end: tuple[Outcome, str]) -> None:
+    async def script(_: Asked, reply: Reply) -> None:
+        await reply.begin()
+        await reply.event(bench_kit.chat_chunk("a"))
+        await reply.event({"error": {"message": "m", "type": "api_error", "code": code, "details": {"reason": code}}})
+        reply.writer.close()
+
+    record = await one(script)
+    assert (record.outcome, record.reason) == end
+
+
 async def test_an_error_inside_a_200_is_no_completion() -> None:
     async def script(_: Asked, reply: Reply) -> None:
         await reply.begin()
