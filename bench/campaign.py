@@ -140,9 +140,11 @@ def _whole_runs(folder: Path, *, retry_invalid: bool) -> dict[str, Path]:
             continue
         if stored.is_whole(each):
             verdict = stored.read_json(each / "verdict.json")
+            if verdict.get("interrupted", False):
+                continue
             if retry_invalid and verdict["verdict"] == "INVALID":
                 each.rename(each.with_name(each.name + REPEATED_SUFFIX))
-            elif not verdict.get("interrupted", False):
+            else:
                 found.setdefault(stored.read_json(each / "run.json")["cell_id"], each)
         elif _is_a_run(each):
             each.rename(each.with_name(each.name + CUT_SUFFIX))

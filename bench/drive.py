@@ -71,7 +71,7 @@ async def _drive(
     plan: CellPlan, seen: Seen, clock: Callable[[], float], echo: Callable[[str], None], tally: Tally
 ) -> None:
     target = plan.target
-    seen.processes = processes_for(seen.flights, plan.windows.span_s, os.cpu_count() or 1)
+    seen.processes = processes_for(seen.flights, plan.windows.span_s, len(os.sched_getaffinity(0)))
     async with (
         open_session() as session,
         ClientProcesses(seen.flights, seen.processes, target.base_url, PATHS[plan.form], tally) as processes,

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from bench.analysis.quantiles import quantile
-from bench.records.request import Outcome, RequestRecord
+from bench.records.request import Outcome, Phase, RequestRecord
 
 _DRAWS = 20
 QUANTILES = (0.5, 0.95)
@@ -66,13 +66,13 @@ class _Work:
 
 
 def over_oracle(runs: Sequence[Sequence[RequestRecord]], class_name: str, engine: EngineSteps) -> OverOracle | None:
-    """Of one class over the runs of one arm; None where none had a first token, or a prompt takes several steps."""
+    """Of one class over the windows of one arm's runs; None where none had a token, or a prompt takes several steps."""
     oracle_ms: list[float] = []
     measured_ms: list[float] = []
     for records in runs:
         works = _works(records)
         for record in records:
-            if record.class_name != class_name or record.ttft_ms is None:
+            if (record.class_name, record.phase) != (class_name, Phase.WINDOW) or record.ttft_ms is None:
                 continue
             if record.prompt_tokens_planned > engine.chunk_tokens:
                 return None

@@ -6,6 +6,7 @@ It has nothing to do with the load: neither its reading nor its parsing holds up
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import signal
@@ -38,7 +39,7 @@ def sampled(metrics_url: str | None) -> Iterator[Path | None]:
         return
     with TemporaryDirectory(prefix="gateway-bench-") as folder:
         path = Path(folder) / "engine.jsonl"
-        with child([sys.executable, "-m", "bench.engine.sampling", metrics_url, str(path)]):
+        with child([sys.executable, "-m", "bench.engine.sampling", metrics_url, str(path), str(os.getpid())]):
             yield path
 
 
@@ -56,7 +57,10 @@ def sample(metrics_url: str, gpus: Gpus | NoGpu) -> dict[str, Any]:
     line: dict[str, Any] = {"at_s": at_s}
     try:
         with direct.open(metrics_url, timeout=READ_S_MAX) as answer:
-            reading = parse(wanted(answer.read(BYTES_MAX).decode("utf-8", errors="replace")))
+            body = answer.read(BYTES_MAX)
+            if answer.length:  # what counters are in the rest would look as if they had vanished
+                raise http.client.IncompleteRead(body)
+        reading = parse(wanted(body.decode("utf-8", errors="replace")))
         line |= reading.to_json() if reading.gauges else {"unreadable": "no_engine_metrics"}
         if reading.started_at is not None:
             line["started_at"] = reading.started_at
@@ -66,6 +70,8 @@ def sample(metrics_url: str, gpus: Gpus | NoGpu) -> dict[str, Any]:
         line["unreadable"] = "timeout"
     except (urllib.error.URLError, OSError):
         line["unreadable"] = "no_connection"
+    except http.client.HTTPException:  # cut in the middle, or no HTTP at all
+        line["unreadable"] = "no_answer"
     except ValueError:
         line["unreadable"] = "not_prometheus_text"
     if isinstance(gpus, NoGpu):
@@ -83,9 +89,10 @@ def gpus_behind(metrics_url: str) -> Gpus | NoGpu:
     return NoGpu("the engine is on another machine")
 
 
-def main(metrics_url: str, path: Path) -> None:
+def main(metrics_url: str, path: Path, parent: int) -> None:
+    """parent: the process that started this one, which may have ended before this is read."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    parent, gpus = os.getppid(), gpus_behind(metrics_url)
+    gpus = gpus_behind(metrics_url)
     following_s = time.perf_counter()
     with path.open("a", encoding="utf-8") as file:
         while os.getppid() == parent:
@@ -96,4 +103,4 @@ def main(metrics_url: str, path: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+    main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))

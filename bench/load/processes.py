@@ -9,6 +9,7 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -86,12 +87,13 @@ class ClientProcesses:
         sockets = -(-min(len(self._flights), WARM_SOCKETS_MAX) // len(self._processes))
         for process in self._processes:
             requests = [flight.request for flight in process.flights]
-            process.orders.send(Share(self._base_url, self._path, requests, sockets))
+            _order(process, Share(self._base_url, self._path, requests, sockets))
         opened = 0
         for process in self._processes:
             await _readable(process.tidings)
-            ready: Ready = process.tidings.recv()
-            opened += ready.sockets
+            with suppress(EOFError, OSError):  # it is lost, as `run` finds too
+                ready: Ready = process.tidings.recv()
+                opened += ready.sockets
         return opened
 
     async def run(self, started_at: float, cut_at: float) -> None:
@@ -101,13 +103,13 @@ class ClientProcesses:
         """
         loop = asyncio.get_running_loop()
         for process in self._processes:
-            process.orders.send(Go(started_at, cut_at))
+            _order(process, Go(started_at, cut_at))
             loop.add_reader(process.tidings.fileno(), self._hear, process)
         try:
             await self._all_told()
         except asyncio.CancelledError:
             for process in self._processes:
-                _stop(process)
+                _order(process, Stop())
             await self._hear_out()
             raise
         for process in self._processes:
@@ -129,7 +131,7 @@ class ClientProcesses:
     def _hear(self, process: _Process) -> None:
         try:
             heard: Heard = process.tidings.recv()
-        except (EOFError, ConnectionError):
+        except (EOFError, OSError):  # at its end, or in the middle of what it said
             self._lost(process)
             return
         for flight in process.flights[process.sent : heard.sent]:
@@ -167,11 +169,10 @@ def _started(share: Sequence[Flight]) -> _Process:
     return _Process(popen, orders, tidings, share)
 
 
-def _stop(process: _Process) -> None:
-    try:
-        process.orders.send(Stop())
-    except ConnectionError:
-        return  # it is lost already
+def _order(process: _Process, message: Share | Go | Stop) -> None:
+    """One that is lost hears nothing; that its tidings end tells of it."""
+    with suppress(ConnectionError):
+        process.orders.send(message)
 
 
 def _end(popen: subprocess.Popen[bytes]) -> None:

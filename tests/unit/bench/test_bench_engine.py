@@ -107,6 +107,21 @@ async def test_a_sample_holds_what_the_engine_said_or_why_it_did_not() -> None:
     assert [each["unreadable"] for each in (html, nothing, gone)] == ["no_engine_metrics", "http_404", "no_connection"]
 
 
+@pytest.mark.parametrize("framing", [b"Content-Length: 99", b"Transfer-Encoding: chunked"])
+async def test_a_reading_that_is_cut_is_none(framing: bytes) -> None:
+    async def cut(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        size = b"50\r\n" if b"chunked" in framing else b""
+        writer.write(b"HTTP/1.1 200 OK\r\n" + framing + b"\r\n\r\n" + size + b"vllm:num_requests_running 1\n")
+        writer.close()
+
+    server = await asyncio.start_server(cut, "127.0.0.1", 0)
+    async with server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/metrics"
+        line = await asyncio.to_thread(sampling.sample, url, NoGpu("no NVIDIA GPU"))
+    assert (line["unreadable"], "running" in line) == ("no_answer", False)
+
+
 def test_a_line_that_is_half_written_is_left_out(tmp_path: Path) -> None:
     path = tmp_path / "engine.jsonl"
     path.write_text('{"at_s": 1.0}\n{"at_s": 2')

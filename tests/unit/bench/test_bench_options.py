@@ -1,5 +1,6 @@
 """What a user types: parsed strictly, refused with the place and without repeating a secret."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -317,8 +318,11 @@ def test_only_where_it_is_asked_for_is_an_invalid_run_set_aside_and_run_again(tm
     a_stored_run(tmp_path, "bad", [late])
     a_stored_run(tmp_path, "good", [a_record()])
     plan_of = lambda _: pytest.fail("nothing is run here")  # noqa: E731
+    interrupted = a_stored_run(tmp_path, "cut short", [late]) / "verdict.json"
+    interrupted.write_text(json.dumps({**json.loads(interrupted.read_text()), "interrupted": True}))
     Campaign(tmp_path, plan_of)
     assert set_aside(tmp_path) == 0
     Campaign(tmp_path, plan_of, retry_invalid=True)
     assert set_aside(tmp_path) == 1
     assert (tmp_path / "run-001").is_dir() and not (tmp_path / "run-000").exists()
+    assert interrupted.is_file(), "run again in any case, so it is no run that was repeated for being INVALID"

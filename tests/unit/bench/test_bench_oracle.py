@@ -8,7 +8,7 @@ from bench_kit import a_record
 
 from bench.analysis.comparison import Load
 from bench.analysis.oracle import EngineSteps, over_oracle
-from bench.records.request import Outcome, RequestRecord
+from bench.records.request import Outcome, Phase, RequestRecord
 from bench.report import engine_table, oracle_table
 
 # A step costs 10 ms and 0.1 ms a token, whatever came before it.
@@ -43,6 +43,13 @@ def test_alone_a_prompt_waits_for_its_own_step() -> None:
     assert found is not None
     assert found.oracle_ms == pytest.approx((OWN_MS, OWN_MS))
     assert (found.ratios, found.requests) == (pytest.approx((2.0, 2.0)), 1)
+
+
+def test_requests_of_the_warm_up_are_at_the_engine_and_in_no_figure() -> None:
+    warm = replace(short(500.0, ttft_ms=9_000.0), phase=Phase.WARMUP)
+    found = over_oracle([[warm, short(1000.0)]], "short", ENGINE)
+    assert found is not None and found.requests == 1
+    assert found.oracle_ms[0] > OWN_MS
 
 
 def test_beside_a_long_prefill_it_waits_for_the_rest_of_a_full_step() -> None:

@@ -65,7 +65,7 @@ async def test_what_is_open_when_the_run_is_cut_is_unfinished_and_what_was_not_s
 
     async with scripted(script) as server, of(flights, 1, server.url) as processes:
         await processes.warm()
-        await processes.run(clock(), clock() + 1.0)
+        await processes.run(clock(), clock() + 2.0)
     assert [flight.record(0.0).outcome for flight in flights] == [
         Outcome.UNFINISHED,
         Outcome.COMPLETED,
@@ -96,6 +96,19 @@ async def test_a_process_that_is_killed_is_a_fault_and_the_others_go_on() -> Non
         await running
     assert processes.faults == [f"a process of the client ended with -{int(signal.SIGKILL)}"]
     assert [flight.ending is not None for flight in flights] == [True, False] * 3
+
+
+async def test_a_process_that_is_lost_before_the_run_is_a_fault_and_its_share_unsent() -> None:
+    flights = planned(4)
+    async with (
+        scripted(lambda _asked, reply: reply.answer(32, ["a"])) as server,
+        of(flights, 2, server.url) as processes,
+    ):
+        os.kill(processes.numbers[1], signal.SIGKILL)
+        assert await processes.warm() == 2
+        await processes.run(clock(), clock() + FAR_S)
+    assert processes.faults == [f"a process of the client ended with -{int(signal.SIGKILL)}"]
+    assert [flight.record(0.0).outcome for flight in flights] == [Outcome.COMPLETED, Outcome.UNSENT] * 2
 
 
 STARTER = """
