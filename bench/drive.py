@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import aiohttp
 import uvloop
 
 from bench.cell import CellPlan, CellResult, Seen
@@ -19,13 +18,14 @@ from bench.cell_records import write_down
 from bench.engine.samples import placed
 from bench.engine.sampling import read_lines, sampled
 from bench.engine.session import open_session
-from bench.engine.watch import Unreadable, engine_version, page, scrape, wait_until_idle
+from bench.engine.watch import engine_version, scrape, wait_until_idle
 from bench.errors import TargetUnreachableError
 from bench.load.bodies import BodyStyle, PreparedRequest, prepare
 from bench.load.flight import Flight
 from bench.load.processes import ClientProcesses, processes_for
 from bench.load.tally import Tally
-from bench.load.target import PATHS, Target
+from bench.load.target import PATHS
+from bench.reach import reach
 from bench.records.run import new_run_id
 from bench.records.store import RunFolder
 
@@ -81,7 +81,7 @@ async def _drive(
         for url in plan.idle_urls:
             if not await wait_until_idle(session, url, wait_s_max=plan.idle_wait_s_max, clock=clock):
                 seen.busy_engines.append(url)
-        await _reach(session, target)
+        await reach(session, target)
         if target.metrics_url is not None:
             seen.version = await engine_version(session, target.metrics_url)
             seen.before = await scrape(session, target.metrics_url)
@@ -93,11 +93,3 @@ async def _drive(
         await processes.run(seen.started_at, seen.started_at + plan.windows.cut_s)
         if target.metrics_url is not None:
             seen.after = await scrape(session, target.metrics_url)
-
-
-async def _reach(session: aiohttp.ClientSession, target: Target) -> None:
-    headers = target.headers(next(iter(target.keys), ""))
-    said = await page(session, f"{target.base_url}/v1/models", headers)
-    # Any status will do: what matters is that somebody answers.
-    if isinstance(said, Unreadable) and not said.reason.startswith("http_"):
-        raise TargetUnreachableError(f"{target.name}: nothing answers at {target.base_url}. Is it started?")

@@ -16,12 +16,14 @@ from bench.commands.arguments import say
 from bench.commands.exits import Exit
 from bench.corpus import prompts, tokenizer
 from bench.corpus.tokenizer import PromptForm
+from bench.engine.session import open_session
 from bench.errors import TargetUnreachableError
 from bench.load.bodies import BodyStyle
 from bench.load.client import StreamingClient
 from bench.load.flight import Flight
 from bench.load.saturation import closed_loop, endless_flights
 from bench.load.target import PATHS, Target
+from bench.reach import reach
 from bench.records.request import Outcome
 from bench.records.run import new_run_id
 from bench.records.store import RunFolder
@@ -98,9 +100,10 @@ def execute(args: argparse.Namespace, command: Sequence[str]) -> int:
 async def _saturate(
     args: argparse.Namespace, target: Target, path: str, requests: Iterator[Flight], clock: Callable[[], float]
 ) -> tuple[float, list[Flight]]:
+    async with open_session() as session:
+        await reach(session, target)
     async with StreamingClient(target.base_url, path, clock) as client:
-        if await client.warm(args.concurrency) == 0:
-            raise TargetUnreachableError(f"nothing answers at {target.base_url}. Is it started?")
+        await client.warm(args.concurrency)
         say(f"{args.concurrency} requests in flight for {args.warmup + args.duration:g} s")
         started_at = clock()
         stop_at = started_at + args.warmup + args.duration

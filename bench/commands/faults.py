@@ -40,11 +40,14 @@ EXAMPLE = """examples:
 Each drill has an embedded engine (`gateway emulate --fault`) and a gateway of its own. With --base-url it is a live
 gateway that is drilled, by those drills that break nothing; they load it hard. --list prints all.
 
-exit codes: 0 all passed, 1 some failed or nothing answers, 2 usage, 4 INVALID: the client itself was late"""
+exit codes: 0 all passed, 1 some failed or nothing answers, 2 usage, 4 INVALID: the client itself was late
+or lost a process"""
 
 SERVICE_CLASSES = {SHORT: "interactive", LONG: "batch"}
 DRAIN_S = 60.0
 LAG_TOLERANCE_MS = 500.0
+# How a verdict's reasons begin that say nothing of the target.
+CLIENTS_OWN = ("client lag", "a process of the client")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -78,8 +81,9 @@ def execute(args: argparse.Namespace, command: Sequence[str]) -> int:
             for number, drill in enumerate(chosen):
                 progress.begin(number, drill.name)
                 with _scene(drill, live, folder.path / "gateway", args.policy, callers) as scene:
+                    account = stage.account(scene.ops_url)
                     result = run_cell(_plan(drill, scene, metadata, command), folder.path, progress.say, progress.watch)
-                    counted = None if scene.ops_url is None else stage.counted(scene.ops_url)
+                    counted = account()
                 if result.interrupted:
                     raise KeyboardInterrupt
                 held.append(_said(drill, result, counted))
@@ -160,7 +164,7 @@ def _plan(drill: Drill, scene: Scene, metadata: Mapping[str, str], command: Sequ
 
 
 def _said(drill: Drill, result: CellResult, counted: expectations.Counted | None) -> dict[str, Any]:
-    late = next((reason for reason in result.verdict.reasons if reason.startswith("client lag")), None)
+    late = next((reason for reason in result.verdict.reasons if reason.startswith(CLIENTS_OWN)), None)
     checks = expectations.judged(drill, result.records, counted, result.plan.limits, late)
     again_s = expectations.served_again_s(result.records) if drill.served_again_s_max is not None else None
     return {

@@ -24,6 +24,10 @@ class Counted:
     ended: float
     open: float
 
+    def since(self, before: Counted) -> Counted:
+        """What came behind an earlier account; what is open is open."""
+        return Counted(self.offered - before.offered, self.ended - before.ended, self.open)
+
 
 @dataclass(frozen=True, slots=True)
 class Check:

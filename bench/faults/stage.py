@@ -6,7 +6,7 @@ Owns the processes and their files. Judges nothing.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +14,7 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 
 from bench.direct import direct
+from bench.errors import TargetUnreachableError
 from bench.faults.drills import Drill
 from bench.faults.expectations import Counted
 from bench.load.target import Target
@@ -70,12 +71,26 @@ def embedded(drill: Drill, folder: Path, policy: str, callers: Callers) -> Itera
         yield Scene(target, MODEL, FOLDER, gateway.ops_url)
 
 
-def counted(ops_url: str) -> Counted:
-    """What the gateway counted, as soon as nothing is open there any more, or a little later."""
+def account(ops_url: str | None) -> Callable[[], Counted | None]:
+    """Opened before the load: what it gives afterwards is of that load alone, whatever a live gateway did before.
+
+    None where there is no ops port to ask. Raises TargetUnreachableError where nothing answers there.
+    """
+    if ops_url is None:
+        return lambda: None
+    before = _counted(ops_url)
+    return lambda: _counted(ops_url).since(before)
+
+
+def _counted(ops_url: str) -> Counted:
+    """As soon as nothing is open there any more, or a little later."""
     give_up_at = time.monotonic() + _SETTLED_S_MAX
     while True:
-        with direct.open(f"{ops_url}/metrics", timeout=5) as answer:
-            sums = _sums(answer.read().decode())
+        try:
+            with direct.open(f"{ops_url}/metrics", timeout=5) as answer:
+                sums = _sums(answer.read().decode())
+        except OSError as error:
+            raise TargetUnreachableError(f"{ops_url}/metrics: {error}. Is it the gateway's ops port?") from error
         found = Counted(
             sums.get("gateway_offered_total", 0.0),
             sums.get("gateway_requests_total", 0.0),

@@ -1,12 +1,15 @@
 """Drills: each is well formed, and a run that went otherwise than expected does not pass."""
 
+import asyncio
 from collections.abc import Sequence
 
 import pytest
-from bench_kit import a_record
+from bench_kit import a_record, scripted
 
 from bench.analysis.limits import parse_limits
 from bench.cli import main
+from bench.errors import TargetUnreachableError
+from bench.faults import stage
 from bench.faults.drills import DRILLS, TTFT_LIMITS, Drill
 from bench.faults.expectations import Counted, judged, served_again_s
 from bench.records.request import Outcome, RequestRecord
@@ -61,6 +64,21 @@ def test_a_drill_that_went_as_expected_passes() -> None:
 )
 def test_what_went_otherwise_is_named(records: list[RequestRecord], counted: Counted | None, name: str) -> None:
     assert name in failed(records, counted)
+
+
+def metrics(offered: int, ended: int, *, running: int = 0) -> bytes:
+    counts = {"gateway_offered_total": offered, "gateway_requests_total": ended, "gateway_running_requests": running}
+    return "".join(f"{name} {count}\n" for name, count in counts.items()).encode()
+
+
+async def test_of_a_live_gateway_only_what_came_during_the_drill_is_counted() -> None:
+    async with scripted(lambda _asked, reply: reply.whole(200), pages={"/metrics": metrics(70, 70)}) as server:
+        account = await asyncio.to_thread(stage.account, server.url)
+        server.pages["/metrics"] = metrics(75, 74)
+        assert await asyncio.to_thread(account) == Counted(offered=5, ended=4, open=0)
+    with pytest.raises(TargetUnreachableError, match="ops port"):
+        stage.account(server.url)
+    assert stage.account(None)() is None
 
 
 def test_a_client_that_was_late_proves_nothing() -> None:
