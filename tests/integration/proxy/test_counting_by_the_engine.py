@@ -45,9 +45,10 @@ async def test_the_engines_count_decides_the_length_class(tmp_path):
     ],
 )
 async def test_a_count_that_does_not_come_is_refused_and_nothing_is_dispatched(tmp_path, script, status, reason):
+    first_byte_s = 0.2 if reason == "no_engine" else 30  # one of these says nothing; the others are waited for
     async with (
         ScriptedEngine(counting(script)) as engine,
-        running(tmp_path, engine, pools=POOLS, engine={"timeouts": {"first_byte_s": 0.2}}) as gateway,
+        running(tmp_path, engine, pools=POOLS, engine={"timeouts": {"first_byte_s": first_byte_s}}) as gateway,
     ):
         answer = await gateway.chat()
         assert (answer.status, answer.header("x-gateway-reason")) == (status, reason)
