@@ -85,7 +85,8 @@ def share_interval(part: int, whole: int) -> tuple[float, float]:
     share = part / whole
     centre = (share + z * z / (2 * whole)) / (1 + z * z / whole)
     half = z / (1 + z * z / whole) * math.sqrt(share * (1 - share) / whole + z * z / (4 * whole * whole))
-    return max(0.0, centre - half), min(1.0, centre + half)
+    # At either end centre and half cancel out but for their rounding.
+    return (max(0.0, centre - half) if part else 0.0, min(1.0, centre + half) if part < whole else 1.0)
 
 
 def number(value: float) -> float | str:

@@ -109,15 +109,14 @@ class Figures:
         runs = [run for run in self._runs(result) if run.arm == arm.arm]
         each = [self._measured(run).get(name) for run in runs]
         single = [own.goodput_per_s for own in each if own is not None and own.goodput_per_s is not None]
+        offered_per_s = measured.offered / sum(run.window_s for run in runs)
         if len(single) > 1:
             found = interval(single)
             # Student's interval knows no bounds; what was offered is one.
-            offered_per_s = measured.goodput_per_s * measured.offered / measured.good if measured.good else 0.0
             high = None if found.high is None else min(found.high, max(offered_per_s, found.mean))
             return Interval(found.mean, None if found.low is None else max(0.0, found.low), high, found.traces)
         low, high = share_interval(measured.good, measured.offered)
-        factor = measured.goodput_per_s / (measured.good / measured.offered) if measured.good else 0.0
-        return Interval(measured.goodput_per_s, low * factor, high * factor, 1)
+        return Interval(measured.goodput_per_s, low * offered_per_s, high * offered_per_s, 1)
 
     def _lines(
         self,

@@ -280,3 +280,23 @@ def test_an_interval_of_traces_covers_the_true_mean_as_often_as_it_says() -> Non
     assert interval([4.0]).low is None
     assert student(30) == 2.042
     assert student(200) == pytest.approx(1.972, abs=0.001)
+
+
+def test_that_none_of_a_few_was_good_bounds_what_could_have_been(tmp_path: Path) -> None:
+    refused = {"outcome": Outcome.REFUSED, "reason": "queue_full", "first_token_ms": None, "output_tokens": None}
+    order = []
+    for rate in RATES:
+        cell = {"cell_id": f"{rate:g}", "arm": "first", "load": f"{rate:g} requests/s", "rate_per_s": rate}
+        records = [bench_kit.a_record(index=index, **refused) for index in range(10)]
+        run = bench_kit.a_stored_run(tmp_path, f"{rate:g}", records, goodput=GOODPUT)
+        order.append({**cell, "run_id": run.name, "mix": "80/20", "trace": "seed 1", "verdict": "VALID"})
+        (run / "verdict.json").write_text('{"verdict": "VALID", "reasons": [], "notes": []}')
+    scenario = {"name": "none", "arms": [{"name": "first"}], "mixes": ["80/20"], "rates_per_s": list(RATES)}
+    scenario |= {"seeds": [1], "repeats": 1, "goodput": list(GOODPUT)}
+    (tmp_path / "comparison.json").write_text(json.dumps({"scenario": scenario, "order": order, "loads": []}))
+    html = report(read(tmp_path)).html()
+    found = re.search(r"first, 2/s: (\S+)/s \((\S+) to (\S+)\)", html)
+    assert found is not None
+    value, low, high = map(float, found.groups())
+    # Wilson's bound of 0 of 10, of the one request offered each second.
+    assert (value, low) == (0.0, 0.0) and high == pytest.approx(0.278, abs=0.01)
