@@ -67,7 +67,8 @@ class CellResult:
 class Seen:
     """What the load leaves behind, kept outside the event loop so that an interruption does not lose it.
 
-    processes: of the client. client_faults: why what they saw is not all.
+    samples: of the engine, until sampled_until_ms at the latest. processes: of the client. client_faults: why what they
+    saw is not all.
     """
 
     flights: list[Flight]
@@ -75,6 +76,7 @@ class Seen:
     before: Reading | Unreadable | None = None
     after: Reading | Unreadable | None = None
     samples: list[dict[str, Any]] = field(default_factory=list)
+    sampled_until_ms: float = 0.0
     processes: int = 0
     loop_lags_s: list[float] = field(default_factory=list)
     client_faults: list[str] = field(default_factory=list)

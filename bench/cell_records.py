@@ -66,7 +66,7 @@ def _engine_said(seen: Seen) -> tuple[list[str], list[str]]:
     ]
     if isinstance(seen.before, Reading) and seen.before.idle is False:
         notes.append("the engine was serving other requests at the start")
-    gap_s = longest_gap_s(seen.samples)
+    gap_s = longest_gap_s(seen.samples, seen.sampled_until_ms)
     if gap_s is not None and gap_s > GAP_S_TOLERATED:
         notes.append(f"engine metrics during the run: {gap_s:.0f} s without a reading")
     return reasons, notes
@@ -115,7 +115,7 @@ def _engine_json(seen: Seen) -> dict[str, Any]:
             said[when] = reading.to_json()
         elif isinstance(reading, Unreadable):
             said[when] = {"unreadable": reading.reason}
-    if during_it := during(seen.samples):
+    if during_it := during(seen.samples, seen.sampled_until_ms):
         said["during"] = during_it
     if isinstance(before, Reading) and isinstance(after, Reading):
         said["delta"] = dict.fromkeys(before.counters, UNKNOWN) if _restarted(seen) else delta(before, after)

@@ -60,6 +60,7 @@ def run_cell(
                 interrupted = True
         if seen.started_at:
             seen.samples = placed(read_lines(samples), seen.started_at)
+            seen.sampled_until_ms = (clock() - seen.started_at) * 1000
     return write_down(plan, run_id, folder, seen, interrupted=interrupted)
 
 

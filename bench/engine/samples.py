@@ -22,15 +22,18 @@ def placed(lines: Sequence[Mapping[str, Any]], started_at_s: float) -> list[dict
     ]
 
 
-def during(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """How many readings there were, their longest gap, and the highest of each gauge; empty where there were none."""
+def during(lines: Sequence[Mapping[str, Any]], until_ms: float) -> dict[str, Any]:
+    """How many readings there were, their longest gap, and the highest of each gauge; empty where there were none.
+
+    until_ms: the end of the run, whenever the last line was written.
+    """
     if not lines:
         return {}
     readable = [line for line in lines if "unreadable" not in line]
     said: dict[str, Any] = {"samples": len(readable)}
     if unreadable := Counter(line["unreadable"] for line in lines if "unreadable" in line):
         said["unreadable"] = dict(unreadable)
-    if (gap_s := longest_gap_s(lines)) is not None:
+    if (gap_s := longest_gap_s(lines, until_ms)) is not None:
         said["gap_s_max"] = round(gap_s, 3)
     for name in _PEAKS:
         values = [line[name] for line in lines if name in line]
@@ -42,12 +45,12 @@ def during(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return said
 
 
-def longest_gap_s(lines: Sequence[Mapping[str, Any]]) -> float | None:
-    """Between two readings that told something; from the first line and to the last, whatever those told."""
+def longest_gap_s(lines: Sequence[Mapping[str, Any]], until_ms: float) -> float | None:
+    """Between two readings that told something; from the first line, whatever it told, and to the end of the run."""
     times = [line["at_ms"] for line in lines if "unreadable" not in line]
     if not times:
         return None
-    gaps_ms = [later - earlier for earlier, later in pairwise([lines[0]["at_ms"], *times, lines[-1]["at_ms"]])]
+    gaps_ms = [later - earlier for earlier, later in pairwise([lines[0]["at_ms"], *times, max(until_ms, times[-1])])]
     return float(max(gaps_ms)) / 1000
 
 

@@ -134,13 +134,13 @@ def line(at_ms: float, **said: Any) -> dict[str, Any]:
 
 
 def test_samples_are_summed_up_without_inventing_what_was_not_read() -> None:
-    assert samples.during([]) == {}
+    assert samples.during([], 2500) == {}
     lines = [
         line(-500, running=1, waiting=0, kv_usage_max=0.1, gpu_absent="no NVIDIA GPU"),
         line(500, unreadable="timeout"),
         line(2500, running=3, waiting=7, kv_usage_max=0.4),
     ]
-    assert samples.during(lines) == {
+    assert samples.during(lines, 2500) == {
         "samples": 2,
         "unreadable": {"timeout": 1},
         "gap_s_max": 3.0,
@@ -149,8 +149,9 @@ def test_samples_are_summed_up_without_inventing_what_was_not_read() -> None:
         "kv_usage_max": 0.4,
         "gpu_absent": "no NVIDIA GPU",
     }
-    assert samples.during([line(0, unreadable="timeout")]) == {"samples": 0, "unreadable": {"timeout": 1}}
-    assert samples.longest_gap_s([line(0, unreadable="x"), line(4000), line(5000, unreadable="x")]) == 4.0
+    assert samples.during([line(0, unreadable="timeout")], 900) == {"samples": 0, "unreadable": {"timeout": 1}}
+    assert samples.longest_gap_s([line(0, unreadable="x"), line(4000), line(5000, unreadable="x")], 5000) == 4.0
+    assert samples.longest_gap_s([line(0), line(1000)], 9000) == 8.0, "whoever reads may have ended before the run"
 
 
 def test_a_restart_that_both_ends_of_a_run_did_not_see_is_seen_between_them() -> None:
