@@ -72,7 +72,7 @@ def listens(pid: int, port: int) -> bool:
 
 
 def _open_files(pid: int) -> Iterator[str]:
-    with suppress(FileNotFoundError):  # of a process that has ended
+    with suppress(FileNotFoundError, PermissionError):  # it has ended, or is another user's
         for each in Path(f"/proc/{pid}/fd").iterdir():
             with suppress(FileNotFoundError):  # it was closed in this moment
                 yield str(each.readlink())
