@@ -65,10 +65,6 @@ class Recent:
         """Return the sum of what is kept. name: the kind and what it is of."""
         return int(sum(sum(values.values()) for values in self._values.get(name, {}).values()))
 
-    def most(self, *name: str) -> float:
-        """Return the most of any bucket."""
-        return max((max(values.values(), default=0.0) for values in self._values.get(name, {}).values()), default=0.0)
-
     def course(self, *name: str, top: float | None = None) -> str:
         """Draw it, oldest first, each character the most of as many buckets. top: the full height."""
         heights = [0.0] * COURSE_CHARS

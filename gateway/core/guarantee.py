@@ -167,7 +167,7 @@ def _long_rate(lanes: tuple[LaneWork | NotPromised, LaneWork | NotPromised]) -> 
         return always
     assert not isinstance(free, NotPromised)
     rate, at = always.tokens_per_s()
-    return LongRate(rate, free.tokens_per_s()[0], at, always.output_tokens, always.full_speed_output_tokens())
+    return LongRate(rate, free.tokens_per_s()[0], at, always.outputs_max, always.full_speed_output_tokens())
 
 
 def _waits(plan: Plan, lane: LaneWork | NotPromised, tenants: Mapping[str, int | None]) -> list[Wait | NotPromised]:

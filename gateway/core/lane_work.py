@@ -72,10 +72,6 @@ class LaneWork:
         return self.pieces[0][0]
 
     @property
-    def output_tokens(self) -> int:
-        return self.outputs_max
-
-    @property
     def start_s(self) -> float:
         """How long those that are under way on arrival may hold what the lane needs."""
         if self.sequences is None:

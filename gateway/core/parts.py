@@ -45,7 +45,7 @@ class Parts:
             return False
         if plan.mode is LongPrefillMode.RECALLED:
             return True
-        return None is not slice_end(
+        first_end = slice_end(
             model,
             done_tokens=0,
             prompt_tokens=assignment.prompt_tokens,
@@ -53,6 +53,7 @@ class Parts:
             step_tokens=self._limits.step_tokens,
             block_tokens=self._limits.kv_block_tokens,
         )
+        return first_end is not None
 
     def divide(self, ticket: Ticket, now: float) -> bool:
         """Let the ticket's prompt be computed in parts; False where this engine's cache does not carry that now."""

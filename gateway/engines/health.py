@@ -4,8 +4,8 @@ A refused connection counts at once. Silence counts when it comes `SILENT_MAX` t
 between, because one slow answer is no dead engine. An engine's own 429 or 503 is an answer. A 5xx in place of a first
 token, `FAILED_MAX` times in a row with no token generated in between, is a suspicion and no more: a caller can ask for
 what the engine fails on. Only an engine that then fails to generate a token for the gateway itself is out of service.
-What brings an engine back is a question of the right depth: one that went silent or failed must generate again, not
-only serve /v1/models.
+What brings an engine back is a question of the right depth: one that went silent, failed or shut down must generate
+again, not only serve /v1/models.
 """
 
 from __future__ import annotations

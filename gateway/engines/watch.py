@@ -164,12 +164,13 @@ class EngineWatch:
         if not await self._learn_cards():
             return
         if self.health.must_generate and not await self._complete(self._one_token(), None):
-            self._complain("it lists its models, but generates nothing")
+            if self.health.state is not State.LEAVING:  # an engine that shuts down is as it should be
+                self._complain("it lists its models, but generates nothing")
             return
         await self._learn_version()
         asked_at = self._now()
         await self._read_load()
-        if self.health.state is State.REFUSING and self.known.start_told_at < asked_at:
+        if self.health.state in (State.REFUSING, State.LEAVING) and self.known.start_told_at < asked_at:
             # It may be another process, and does not say.
             self._forget_proof()
         await self._try_proof()

@@ -77,7 +77,6 @@ class Trace:
         self._is_recorded = root.is_recording()
         self._phase: Span | None = None
         self._at_engine: Span | None = None
-        self._outcome: Outcome | None = None
         self._fault: str | None = None
         self.model: str | None = None
 
@@ -121,7 +120,6 @@ class Trace:
 
     def settled(self, exchange: Exchange) -> None:
         """Say what is known of a request that has ended, and end its phases."""
-        self._outcome = exchange.outcome
         if exchange.outcome in _FAULTS or (exchange.status or 0) >= 500:
             self._fault = str(exchange.outcome if exchange.reason is None else exchange.reason)
         if not self._is_recorded:
@@ -130,37 +128,36 @@ class Trace:
         if self._at_engine is not None:
             self._at_engine.set_attributes(_usage(exchange))
         self._leave_engine(exchange.ended_at, self._fault)
-        if self._phase is not None:
-            self._phase.end(_ns(exchange.ended_at))
-            self._phase = None
+        self._end_phase(exchange.ended_at)
         self._root.set_attributes(_known(exchange))
 
-    def end(self, status: int | None, now: float) -> None:
-        """End the request's span. status: None where no answer began."""
-        fault = self._fault
+    def end(self, status: int | None, now: float, *, crashed: bool = False) -> None:
+        """End the request's span. status: None where no answer began. crashed: by an error of the gateway's own."""
+        fault = "internal_error" if crashed else self._fault
         if status is not None:
             self._root.set_attribute("http.response.status_code", status)
             if status >= 500:
                 fault = fault or str(status)
-        elif self._outcome is Outcome.REFUSED:
-            fault = "internal_error"  # a refusal is an answer, so this was none
         if fault is not None:
             _failed(self._root, fault)
+        self._end_phase(now)  # one is left where a crash came before the request was counted
         self._root.end(_ns(now))
 
     def _turn_to(self, name: str, now: float) -> None:
         if not self._is_recorded:
             return
-        if self._phase is not None:
-            self._phase.end(_ns(now))
+        self._end_phase(now)
         inside = set_span_in_context(self._at_engine or self._root, Context())
         self._phase = self._tracer.start_span(name, inside, start_time=_ns(now))
 
-    def _go_to_engine(self, engine: str, waited_s: float, now: float) -> None:
-        assert self._route is not None, "only a route's request is dispatched"
+    def _end_phase(self, now: float) -> None:
         if self._phase is not None:
             self._phase.end(_ns(now))
             self._phase = None
+
+    def _go_to_engine(self, engine: str, waited_s: float, now: float) -> None:
+        assert self._route is not None, "only a route's request is dispatched"
+        self._end_phase(now)
         operation = _OPERATIONS.get(self._route.form)
         attributes: Attributes = {
             "gen_ai.provider.name": "vllm",
@@ -183,9 +180,7 @@ class Trace:
     def _leave_engine(self, now: float, fault: str | None) -> None:
         if self._at_engine is None:
             return
-        if self._phase is not None:
-            self._phase.end(_ns(now))
-            self._phase = None
+        self._end_phase(now)
         if fault is not None:
             _failed(self._at_engine, fault)
         self._at_engine.end(_ns(now))

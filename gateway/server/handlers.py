@@ -66,6 +66,7 @@ class Handlers:
         if rooms.tracing is not None:
             now = rooms.clock.now()
             trace = rooms.tracing.begin(request.method, known, request.headers.items(), request_id, now)
+        crashed = False
         try:
             with rooms.ending.serving() as service:
                 dialect = Dialect.OPENAI if route is None else route.dialect
@@ -74,11 +75,16 @@ class Handlers:
                     await self._generation(visit, route)
                 else:
                     await self._aside(visit, route)
+        except AnswerBrokenOff:
+            raise
+        except Exception:
+            crashed = True
+            raise
         finally:
             if client.status is not None:
                 rooms.observer.answered(None if known is None else known.name, client.status)
             if trace is not None:
-                trace.end(client.status, rooms.clock.now())
+                trace.end(client.status, rooms.clock.now(), crashed=crashed)
         assert client.response is not None
         return client.response
 

@@ -108,8 +108,7 @@ class Ops:
         return _PAGES[origin_form(request.raw_path).partition("?")[0]]
 
     async def _metrics(self, request: web.BaseRequest) -> Answer:
-        _, chosen = choose_encoder(", ".join(request.headers.getall("Accept", [])))
-        if chosen.startswith(_OPEN_METRICS):
+        if _asks_for_open_metrics(", ".join(request.headers.getall("Accept", []))):
             page = self._rooms.observer.exposition(open_metrics=True)
             return Answer(200, {"Content-Type": CONTENT_TYPE_LATEST}, page)
         return Answer(200, {"Content-Type": CONTENT_TYPE}, self._rooms.observer.exposition())
@@ -153,3 +152,11 @@ class Ops:
             return problem(400, "`since` is no time in seconds since the epoch.", "Give the `last_at` of an answer")
         self._rooms.observer.look()
         return Answer(200, JSON, await self._rooms.observer.history.written(float(since)))
+
+
+def _asks_for_open_metrics(accept: str) -> bool:
+    try:
+        _, content_type = choose_encoder(accept)
+    except TypeError:  # of a version that is no number
+        return False
+    return content_type.startswith(_OPEN_METRICS)

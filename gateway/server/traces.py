@@ -30,8 +30,7 @@ class Traces:
     """The export, where tracing is on."""
 
     def __init__(self, observer: Observer) -> None:
-        spans = observer.families.trace_spans
-        self._spans = spans
+        self._spans = observer.families.trace_spans
         self._export: TraceExport | None = None
 
     async def begin(self) -> Tracing:

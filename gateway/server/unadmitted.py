@@ -20,9 +20,11 @@ from gateway.server.engine_turns import EngineTurns
 from gateway.server.heavy import of_body
 from gateway.server.refusing import Refusing
 from gateway.server.rooms import Rooms
+from gateway.server.slicer import read_small
 from gateway.server.upstream import Outgoing, Reply
 from gateway.server.visit import Visit
 from gateway.wire import requests
+from gateway.wire.answers import is_leaving
 from gateway.wire.dialects import Route, request_id_headers
 from gateway.wire.headers import client_headers, engine_headers
 from gateway.wire.sse import StreamTap
@@ -50,11 +52,12 @@ class Unadmitted:
             allowed = rooms.allowed_engine_fields
             call = await of_body(len(body), requests.judge, draft, rooms.plan.request, allowed)
             sent = await of_body(len(body), call.rewritten, set_members={})
-            watch = self._turns.next_of(rooms.answering(pools).name)
-            if watch is None:
-                raise Refusing(Refusal(Reason.NO_ENGINE, "No engine can serve this model now."))
-            headers = _sent_headers(visit, content_type="application/json")
-            await self._pass_on(visit, watch, Outgoing("POST", route.path, headers, sent))
+            outgoing = Outgoing("POST", route.path, _sent_headers(visit, content_type="application/json"), sent)
+            pool = rooms.answering(pools).name
+            while (watch := self._turns.next_of(pool)) is not None:
+                if await self._pass_on(visit, watch, outgoing):
+                    return
+            raise Refusing(Refusal(Reason.NO_ENGINE, "No engine can serve this model now."))
 
     async def of_response(self, visit: Visit, route: Route, identity: Identity, held: HeldBody) -> None:
         """Have the engine that made a response tell of it, or cancel it. Raises what refuses it."""
@@ -65,15 +68,22 @@ class Unadmitted:
             await intake.read_body(visit.request, visit.client, rooms.intake, held)  # the id says it all
             asked = [pair for pair in visit.request.query_string.split("&") if _QUERY.fullmatch(pair)]
             path = f"{route.path}?{'&'.join(asked)}" if asked else route.path
-            await self._pass_on(visit, watch, Outgoing(route.method, path, _sent_headers(visit), b""))
+            if not await self._pass_on(visit, watch, Outgoing(route.method, path, _sent_headers(visit), b"")):
+                raise Refusing(Refusal(Reason.NO_ENGINE, "The engine that made this response is shutting down."))
 
-    async def _pass_on(self, visit: Visit, watch: EngineWatch, outgoing: Outgoing) -> None:
+    async def _pass_on(self, visit: Visit, watch: EngineWatch, outgoing: Outgoing) -> bool:
+        """Pass it on, and back what the engine says; False: that was only that it shuts down."""
         assert visit.aside is not None, "only what takes no engine time comes here"
         visit.aside.engine = watch.target.name
         try:
             async with self._rooms.upstream.open(watch.target, outgoing) as reply:
                 reply.require_for_caller()
-                await _relay(reply, visit)
+                chunk = await (read_small(reply) if reply.status >= 500 else reply.read())
+                if is_leaving(reply.status, chunk):
+                    watch.leaving()
+                    return False
+                await _relay(reply, visit, chunk)
+                return True
         except EngineFailure as failure:
             if failure.reason is Reason.ENGINE_UNREACHABLE:
                 watch.refused()
@@ -112,8 +122,9 @@ def _sent_headers(visit: Visit, *, content_type: str | None = None) -> list[tupl
     return [*headers, ("X-Request-Id", visit.request_id)]
 
 
-async def _relay(reply: Reply, visit: Visit) -> None:
-    client, chunk = visit.client, await reply.read()
+async def _relay(reply: Reply, visit: Visit, chunk: bytes) -> None:
+    """chunk: what was read of the answer already."""
+    client = visit.client
     reply.began()
     is_stream = reply.is_event_stream and reply.status == 200
     client.tap = tap = StreamTap(visit.dialect) if is_stream else None

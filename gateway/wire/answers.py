@@ -36,7 +36,7 @@ STATUS_OF_ERROR_TYPE: Mapping[str, int] = {
     "overloaded_error": 503,
 }
 STATUS_UNKNOWN = 502
-_LEAVING = b"cannot schedule new futures after shutdown"
+_LEAVING = "cannot schedule new futures after shutdown"
 _CACHE_MEMBERS = ("cache_read_input_tokens", "cache_creation_input_tokens")
 _TOKENS_MAX = 1 << 40  # beyond any context: a larger count is nonsense
 
@@ -74,9 +74,13 @@ class InBandError:
 def is_leaving(status: int, body: bytes) -> bool:
     """Whether an engine refuses because it is shutting down: it ends what it has and takes nothing new.
 
-    vLLM says so, with `--shutdown-timeout` over 0, by a 500 of these words while it still takes connections.
+    vLLM says so, with `--shutdown-timeout` over 0, by a 500 of these words while it still takes connections. They have
+    to be the error's own, from their beginning: an error that quotes what a caller wrote is none.
     """
-    return status == 500 and _LEAVING in body
+    value = _decoded(body) if status == 500 else None
+    error = value.get("error") if isinstance(value, dict) else None
+    message = error.get("message") if isinstance(error, dict) else None
+    return isinstance(message, str) and message.startswith(_LEAVING)
 
 
 def read_usage(value: Any) -> Usage | None:

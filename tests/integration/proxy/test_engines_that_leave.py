@@ -67,3 +67,19 @@ async def test_what_runs_on_it_ends_well_and_who_comes_then_waits(tmp_path):
         assert body == answers.token("Hello") + answers.token(" world") + answers.DONE
         await gateway.until(lambda: not gateway.exchanges)
         assert await gateway.metric("gateway_requests_total", outcome="completed") == 1
+
+
+async def test_a_question_without_engine_time_is_answered_by_another_too(tmp_path):
+    question = {"model": MODEL, "prompt": "Hi"}
+    async with (
+        ScriptedEngine(SERVING) as leaving,
+        ScriptedEngine(SERVING) as other,
+        running(tmp_path, leaving, other) as gateway,
+    ):
+        leaving.script = LEAVING
+        answered = [await gateway.ask("/tokenize", question) for _ in range(2)]
+        assert [(answer.status, answer.json()["count"]) for answer in answered] == [(200, 20)] * 2
+        assert gateway.gateway.rooms.watches["a"].health.state is State.LEAVING
+        other.script = LEAVING
+        last = await gateway.ask("/tokenize", question)
+    assert (last.status, last.header("x-gateway-reason")) == (503, "no_engine")

@@ -105,6 +105,7 @@ async def test_beyond_loopback_any_name_may_be_the_ports(tmp_path):
         ("text/plain;version=0.0.4;q=0.5,application/openmetrics-text;version=1.0.0;q=0.1", True),
         ("application/openmetrics-text; version=0.0.1,text/plain;version=0.0.4;q=0.5,*/*;q=0.1", False),
         ("text/plain;version=1.0.0;escaping=allow-utf-8", False),
+        ("application/openmetrics-text; version=newest", False),
         ("*/*", False),
     ],
 )

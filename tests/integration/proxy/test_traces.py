@@ -19,6 +19,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from gateway.core.plan import AdmissionKind, SlotBudget
 from gateway.observe.tracing import Tracing
+from gateway.server import handlers
 from gateway.testing import answers, raw_client
 from gateway.testing.builders import a_class, a_plan, an_admission
 from gateway.testing.harness import BATCH_KEY, INTERACTIVE_KEY, a_chat, running
@@ -161,6 +162,20 @@ async def test_every_end_is_one_span_of_the_right_status(tmp_path, script, asked
     is_fault = told[3] is not None
     for span in (root, *spans.named("chat tiny")):
         assert (span.status.status_code is StatusCode.ERROR) is is_fault
+
+
+@pytest.mark.parametrize(("path", "body"), [(CHAT, a_chat()), ("/v1/models", None)])
+async def test_a_crash_of_our_own_is_an_error_on_any_route(tmp_path, monkeypatch, path, body):
+    async def crash(*_args, **_kwargs):
+        raise RuntimeError
+
+    monkeypatch.setattr(handlers, "identify", crash)
+    async with ScriptedEngine() as engine, running(tmp_path, engine) as gateway:
+        spans = Spans(gateway)
+        assert (await gateway.ask(path, body)).status == 500
+        root = await spans.one_request()
+    assert (root.status.status_code, root.attributes["error.type"]) == (StatusCode.ERROR, "internal_error")
+    assert len(spans.named("gateway.receive")) == (path == CHAT)
 
 
 async def test_a_caller_who_is_not_known_has_a_span_without_a_class(tmp_path):

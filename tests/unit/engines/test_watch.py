@@ -285,13 +285,14 @@ async def test_a_restart_while_it_serves_takes_the_engine_out_until_it_is_proved
     assert set(watched.engine.state_at_posts) == {State.NEW}
 
 
+@pytest.mark.parametrize("went", [EngineWatch.refused, EngineWatch.leaving])
 @pytest.mark.parametrize(("after", "restarts"), [(page(started=2), 1), (EngineSilent(), 0)])
-async def test_a_restart_during_which_connections_are_refused_forgets_the_proof(after, restarts):
+async def test_a_restart_during_which_connections_or_requests_are_refused_forgets_the_proof(went, after, restarts):
     watched = Watched(**PROBED)
     watched.engine.obeys = True
     await watched.watch.look()
     assert watched.watch.priority_effective
-    watched.watch.refused()
+    went(watched.watch)
     watched.engine.obeys = False
     watched.now += 5
     watched.engine.answers["/metrics"] = after
@@ -344,6 +345,17 @@ async def test_an_engine_that_fails_again_and_again_comes_back_when_it_generates
     watched.engine.answers["/v1/completions"] = Answer(200, b"{}")
     await watched.watch.look()
     assert (watched.state, watched.watch.known.problem) == (State.UP, None)
+
+
+async def test_an_engine_that_shuts_down_is_told_of_as_no_problem():
+    watched = Watched()
+    await watched.watch.look()
+    watched.engine.answers["/v1/completions"] = Answer(500, b"")
+    with capture_logs() as logged:
+        watched.watch.leaving()
+        await watched.watch.look()
+    assert told(logged) == [("warning", "leaving", None)]
+    assert (len(logged), watched.watch.known.problem) == (1, None)
 
 
 async def test_a_problem_of_an_engine_that_serves_is_forgotten_once_its_models_are_read():

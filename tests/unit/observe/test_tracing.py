@@ -67,7 +67,7 @@ def test_what_is_no_generation_of_text_is_named_by_its_route(tracing, spans):
 def test_a_crash_of_our_own_is_an_error(tracing, spans):
     trace = tracing.begin("POST", CHAT_COMPLETIONS, [], "r", 1.0)
     trace.settled(an_ended_exchange(Outcome.REFUSED))
-    trace.end(None, 9.0)
+    trace.end(None, 9.0, crashed=True)
     root = spans.get_finished_spans()[-1]
     assert (root.status.status_code, root.attributes["error.type"]) == (StatusCode.ERROR, "internal_error")
 

@@ -10,6 +10,7 @@ from gateway.wire.answers import (
     TAIL_BYTES_MAX,
     BodyTap,
     Usage,
+    is_leaving,
     read_error,
     read_response_id,
     read_usage,
@@ -196,3 +197,23 @@ def test_a_whole_answers_id_is_the_one_that_it_begins_with(body: bytes, response
         for at in range(0, len(body), size):
             tap.feed(body[at : at + size])
         assert tap.response_id == response_id
+
+
+LEAVING = "cannot schedule new futures after shutdown"
+
+
+@pytest.mark.parametrize(
+    ("status", "value", "leaves"),
+    [
+        (500, {"error": {"message": LEAVING, "type": "InternalServerError", "param": None, "code": 500}}, True),
+        (500, {"type": "error", "error": {"type": "internal_error", "message": LEAVING}}, True),
+        (400, {"error": {"message": LEAVING}}, False),
+        (500, {"error": {"message": f"no such word: {LEAVING}"}}, False),
+        (500, {"error": {"message": None, "param": LEAVING}}, False),
+        (500, {"error": LEAVING}, False),
+        (500, [LEAVING], False),
+    ],
+)
+def test_only_an_engines_own_words_say_that_it_shuts_down(status: int, value: Any, leaves: bool) -> None:
+    assert is_leaving(status, json.dumps(value).encode()) is leaves
+    assert not is_leaving(status, LEAVING.encode())
