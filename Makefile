@@ -74,7 +74,7 @@ $(READY): deploy/requirements/dev.txt pyproject.toml deploy/setup.sh
 pins:
 	@sh deploy/setup.sh .cache/pins deploy/requirements/pins.txt
 	$(COMPILE) deploy/requirements/pins.in -o deploy/requirements/pins.txt
-	$(COMPILE) pyproject.toml --extra fast -o deploy/requirements/runtime.txt
+	$(COMPILE) pyproject.toml --extra fast --extra tracing -o deploy/requirements/runtime.txt
 	$(COMPILE) pyproject.toml --extra fast --extra bench --extra tracing --group dev deploy/requirements/build.in \
 		--constraint deploy/requirements/runtime.txt -o deploy/requirements/dev.txt
 	$(COMPILE) deploy/engine/requirements.in --excludes deploy/engine/excluded.in -o deploy/engine/requirements.txt
