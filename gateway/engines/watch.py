@@ -163,7 +163,7 @@ class EngineWatch:
         """Bring the engine into service. Its models decide, and a token where it must generate; nothing else does."""
         if not await self._learn_cards():
             return
-        if self.health.must_generate and not await self._complete(self._one_token(), None):
+        if self.health.must_generate and not await self._computes():
             if self.health.state is not State.LEAVING:  # an engine that shuts down is as it should be
                 self._complain("it lists its models, but generates nothing")
             return
@@ -179,7 +179,7 @@ class EngineWatch:
 
     async def _keep_up_to_date(self) -> None:
         if self.health.is_suspected:
-            if not await self._complete(self._one_token(), None):
+            if not await self._computes():
                 self._move(self.health.convicted)
                 return
             self.health.generated()
@@ -297,6 +297,22 @@ class EngineWatch:
                 return False
             self.known.judges_rank = judges_rank
         return self.known.judges_rank
+
+    async def _computes(self) -> bool:
+        """Whether it computes for the gateway: a token, or where it generates none an embedding.
+
+        An engine without either route, as one for scores alone, is believed: only its callers can ask it anything.
+        """
+        question = self._one_token()
+        embedding = {"model": question["model"], "input": question["prompt"]}
+        for path, body in (("/v1/completions", question), ("/v1/embeddings", embedding)):
+            try:
+                answer = await self._http.post_json(self.target, path, body, timeout_s=GENERATION_S_MAX)
+            except (EngineUnreachable, EngineSilent):
+                return False
+            if answer.status != 404:
+                return answer.status == 200
+        return True
 
     async def _complete(self, body: dict[str, Any], priority: int | None) -> bool:
         try:

@@ -347,6 +347,17 @@ async def test_an_engine_that_fails_again_and_again_comes_back_when_it_generates
     assert (watched.state, watched.watch.known.problem) == (State.UP, None)
 
 
+@pytest.mark.parametrize(("embeddings", "comes_back"), [(200, True), (404, True), (500, False)])
+async def test_an_engine_that_generates_nothing_is_asked_for_an_embedding(embeddings, comes_back):
+    watched = Watched()
+    await watched.watch.look()
+    for _ in range(SILENT_MAX):
+        watched.watch.silent()
+    watched.engine.answers |= {"/v1/completions": Answer(404, b""), "/v1/embeddings": Answer(embeddings, b"")}
+    await watched.watch.look()
+    assert watched.watch.health.is_up == comes_back
+
+
 async def test_an_engine_that_shuts_down_is_told_of_as_no_problem():
     watched = Watched()
     await watched.watch.look()
