@@ -376,7 +376,7 @@ def test_an_issuers_file_is_found_beside_the_configuration(folder: Path) -> None
     assert (jwt.jwks_file, jwt.models_claim) == (folder / "keys.yaml", "models")
 
 
-@pytest.mark.parametrize("missing", ["opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"])
+@pytest.mark.parametrize("missing", ["opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http"])
 def test_tracing_without_its_extra_is_refused_with_how_to_install_it(
     folder: Path, monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:
