@@ -56,9 +56,9 @@ class Reply:
         return [(_text(name), _text(value)) for name, value in self._response.raw_headers]
 
     def require_for_caller(self) -> None:
-        """Raise EngineFailure for a status that no caller is meant: an interim one, a redirect, one that there is not.
+        """Raise EngineFailure for a status that is no answer to a caller: interim, a redirect, or none that there is.
 
-        So is what refuses a credential: the caller's own never goes to an engine, only the gateway's.
+        Nor is one that refuses a credential: the caller's own never goes to an engine, only the gateway's.
         """
         if self.status in KEY_REFUSED:
             raise engine_failure.broken(f"refused the gateway's own key with status {self.status}")
