@@ -298,3 +298,11 @@ def test_a_slice_ends_with_its_step_where_another_begun_would_add_less_than_it_c
     ends = [slice_end(model, done_tokens=0, prompt_tokens=20_000, slice_s=s, step_tokens=2048, block_tokens=16)
             for s in (full_s, full_s + 0.04, full_s + 0.06)]  # fmt: skip
     assert ends == [2048, 2048, 2144]
+
+
+@pytest.mark.parametrize(("slice_s", "end"), [(0.17, 128), (0.2, 256), (0.01, 128)])
+def test_a_slice_ends_on_the_nearest_block_border_and_after_one_block_at_least(slice_s, end):
+    model = StepModel(base_s=0.0, per_token_s=0.001)
+    assert end == slice_end(
+        model, done_tokens=0, prompt_tokens=20_000, slice_s=slice_s, step_tokens=2048, block_tokens=128
+    )

@@ -71,6 +71,19 @@ def test_every_bucket_holds_what_happened_in_it_and_what_is_older_is_gone(happen
         assert shown == {key: pytest.approx(value, abs=0.006) for key, value in happened.items() if key[-1] >= first}
 
 
+def test_a_place_that_comes_round_again_holds_nothing_of_its_last_time():
+    watched = Watched()
+    for _ in range(2):
+        watched.history.ended("batch", Outcome.COMPLETED)
+        watched.history.waited(LINES[1], 3.0)
+        watched.now += BUCKET_S * BUCKETS
+        watched.history.ended("batch", Outcome.COMPLETED)
+        watched.history.waited(LINES[1], 2.0)
+    at = BUCKET_S * int(watched.now // BUCKET_S)
+    assert watched.values("outcomes")["batch", "completed"] == {at: 1}
+    assert watched.values("oldest_age_s")[LINES[1]] == {at: 2.0}
+
+
 def test_a_ring_is_of_one_size_however_much_happens_and_there_are_no_more_than_labels():
     watched = Watched()
     watched.history.ended("class-0", Outcome.COMPLETED)
