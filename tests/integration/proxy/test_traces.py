@@ -293,6 +293,14 @@ async def test_a_question_without_engine_time_goes_on_in_the_requests_own_span(t
     assert [span.name for span in spans.all()] == ["POST /tokenize"]
 
 
+async def test_an_engines_5xx_to_such_a_question_is_its_spans_error(tmp_path):
+    async with ScriptedEngine(answers.error(500)) as engine, running(tmp_path, engine) as gateway:
+        spans = Spans(gateway)
+        await gateway.ask("/tokenize", {"model": "tiny", "prompt": "Hi"})
+        root = await spans.one_request()
+    assert (root.status.status_code, root.attributes["error.type"]) == (StatusCode.ERROR, "500")
+
+
 async def test_without_tracing_the_callers_context_passes_as_it_came(tmp_path):
     odd = {"traceparent": "00-NOT a context\t!", "tracestate": "a=b ,, c=\xe9"}
     async with ScriptedEngine(STREAM_WITH_USAGE) as engine, running(tmp_path, engine) as gateway:
