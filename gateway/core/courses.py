@@ -1,7 +1,7 @@
 """The long prompts that one engine computes in parts: which part goes when, and what its end says of the cache.
 
 One part is at the engine at a time, so no short one is ever behind more than one. Owns the course of every divided
-prompt at that engine. Sends nothing.
+prompt at that engine. Sends nothing. One module, because what a part's end says of the cache decides which goes next.
 """
 
 from __future__ import annotations
