@@ -13,7 +13,7 @@ export ENGINE_PORT ENGINE_FLAGS ENGINE_URL ENGINE_API_KEY ENGINE_HOME
 BIN := .venv/bin
 READY := .venv/ready
 # Who shares an engine stays in one of the processes: tests/conftest.py.
-PYTEST := $(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadgroup $(PYTEST_FLAGS)
+PYTEST := $(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadscope $(PYTEST_FLAGS)
 COMPILE := .cache/pins/bin/uv pip compile $(PINS_FLAGS) --quiet --universal --python-version 3.11 \
 	--generate-hashes --no-annotate --custom-compile-command "make pins"
 

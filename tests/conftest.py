@@ -11,12 +11,18 @@ import os
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.internal.conjecture import engine as search
+from xdist.scheduler import LoadScopeScheduling
 
 from deploy.engine import home as homes
 from deploy.engine import install, launch
 from deploy.engine.flags import EngineFlags
 
-STARTED_ONCE = {"engine_home", "emulator", "chromium"}
+STARTED_ONCE_IN = {
+    "tests/engine/": "the real engine",
+    "tests/conformance/test_sdks_on_vllm.py": "the real engine",
+    "tests/integration/emulator/": "the emulator",
+    "tests/browser/": "the browser",
+}
 SHRINKING_S_MAX = 30  # of one failure, where five minutes are the default: no setting of a profile bounds it
 
 # Random tests are judged by what they find, never by how long a busy machine takes over it. An example that fails is
@@ -28,12 +34,16 @@ if settings.get_current_profile_name() == "suite":
     search.MAX_SHRINKING_SECONDS = SHRINKING_S_MAX
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
-    """Where the suite runs in several processes, those who share a program stay in one, which starts with the most."""
-    for item in items:
-        for fixture in STARTED_ONCE & set(item.fixturenames):
-            item.add_marker(pytest.mark.xdist_group(fixture))
+class ByProgram(LoadScopeScheduling):
+    """Whoever is free takes the next test; those of one folder that share a program stay in one process."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return next((program for folder, program in STARTED_ONCE_IN.items() if nodeid.startswith(folder)), nodeid)
+
+
+def pytest_xdist_make_scheduler(config, log):
+    """Not by marks, which pytest-xdist writes where pytest 9.2 no longer reads. What is most is begun first."""
+    return ByProgram(config, log)
 
 
 @pytest.hookimpl(trylast=True)
