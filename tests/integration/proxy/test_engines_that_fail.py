@@ -8,6 +8,7 @@ import pytest
 
 from gateway.core.plan import AdmissionKind, OrderKind, SlotBudget
 from gateway.engines.health import FAILED_MAX, SILENT_MAX
+from gateway.server import upstream
 from gateway.testing import answers
 from gateway.testing.builders import a_class, a_plan, an_admission
 from gateway.testing.harness import a_chat, running
@@ -235,6 +236,17 @@ async def test_a_kept_connection_that_the_engine_closed_costs_one_resend_and_no_
         assert await gateway.metric("gateway_engine_resends_total", engine="a") == 1
         engine.scripts += [answers.raw(then=Wire.close)] * 2
         assert (await gateway.chat()).status == 502
+
+
+async def test_what_breaks_late_on_a_kept_connection_may_have_begun_and_is_not_sent_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(upstream, "STALE_S_MAX", 0.0)
+    async with ScriptedEngine(answers.completion()) as engine, running(tmp_path, engine) as gateway:
+        for then in (Wire.close, Wire.reset):
+            assert (await gateway.chat()).status == 200
+            engine.scripts.append(answers.raw(then=then))
+            check(await gateway.chat(), 502, "engine_broken")
+        assert len(engine.posts) == 4
+        assert await gateway.metric("gateway_engine_resends_total") == 0
 
 
 async def test_a_kept_connection_that_breaks_inside_the_answers_head_is_not_sent_again(tmp_path):
