@@ -122,6 +122,33 @@ async def test_an_engine_that_refuses_the_gateways_key_is_named_and_not_used():
     assert (watched.state, watched.watch.known.problem) == (State.UP, None)
 
 
+async def test_an_engine_with_none_of_its_pools_models_is_named_and_not_used():
+    watched = Watched(models=("tiny", "tiny-lora"))
+    watched.engine.answers["/v1/models"] = models(answers.model_card("other", 12288))
+    await watched.watch.look()
+    assert watched.state is State.STRANGE
+    assert "(tiny, tiny-lora); it has other" in watched.watch.known.problem
+    watched.engine.answers["/v1/models"] = models(answers.model_card("tiny", 12288))
+    await watched.watch.look()
+    assert (watched.state, watched.watch.known.problem) == (State.UP, None)
+
+
+async def test_an_engine_that_serves_others_while_it_is_up_is_used_no_more():
+    watched = Watched(models=("tiny",))
+    await watched.watch.look()
+    watched.engine.answers["/v1/models"] = models(answers.model_card("other", 12288))
+    watched.now += CARDS_INTERVAL_S
+    await watched.watch.look()
+    assert watched.state is State.STRANGE
+
+
+async def test_an_engine_that_lists_nothing_is_believed():
+    watched = Watched(models=("tiny",))
+    watched.engine.answers["/v1/models"] = models()
+    await watched.watch.look()
+    assert watched.state is State.UP
+
+
 async def test_a_refused_connection_is_told_at_once_and_only_once():
     watched = Watched()
     await watched.watch.look()
