@@ -311,3 +311,13 @@ async def test_an_engine_that_answers_everything_with_500_is_out_of_service_unti
         engine.script = answers.completion()
         await gateway.until(lambda: gateway.gateway.rooms.watches["a"].health.is_up)
         assert (await gateway.chat()).status == 200
+
+
+async def test_requests_that_an_engine_refuses_for_what_they_are_take_it_from_nobody(tmp_path):
+    async with ScriptedEngine(answers.error(400)) as engine, running(tmp_path, engine) as gateway:
+        for _ in range(2 * FAILED_MAX):
+            assert (await gateway.chat()).status == 400
+        await gateway.gateway.rooms.watches["a"].look()
+        engine.script = answers.completion()
+        assert (await gateway.chat()).status == 200
+        assert len(engine.posts) == 2 * FAILED_MAX + 1
