@@ -120,10 +120,10 @@ def _refuse_too_many_values(body: bytes) -> None:
     if _values_upper_bound(body) <= VALUES_MAX and body.count(b":") <= MEMBERS_MAX:
         return
     # Most brackets, commas and colons of ordinary text are inside strings: count again without them.
-    bare = body.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')[::2]
-    if sum(map(_values_upper_bound, bare)) > VALUES_MAX:
+    bare = b"".join(body.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')[::2])
+    if _values_upper_bound(bare) > VALUES_MAX:
         raise Malformed("body_too_complex", f"The body holds more than {VALUES_MAX} JSON values.", "body")
-    if sum(piece.count(b":") for piece in bare) > MEMBERS_MAX:
+    if bare.count(b":") > MEMBERS_MAX:
         raise Malformed("body_too_complex", f"The body's objects hold more than {MEMBERS_MAX} members.", "body")
 
 
