@@ -235,7 +235,7 @@ class Gateway:
 
 
 async def serve(configured: Configured, read: Read) -> int:
-    """Serve until SIGTERM or SIGINT; return the exit status: 0 clean, 1 where requests were cut, 2 where a port is taken.
+    """Serve until SIGTERM or SIGINT; return the exit status: 0 clean, 1 requests were cut, 2 a port is taken.
 
     read: reads the configuration anew, at SIGHUP and when a file changes. Raises PoolTokenizerUnusable.
     """
