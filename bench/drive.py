@@ -28,6 +28,7 @@ from bench.load.target import PATHS
 from bench.reach import reach
 from bench.records.run import new_run_id
 from bench.records.store import RunFolder
+from bench.told_to_end import ToldToEnd
 
 LEAD_IN_S = 0.2
 
@@ -35,9 +36,10 @@ LEAD_IN_S = 0.2
 def run_cell(
     plan: CellPlan, result_dir: Path, echo: Callable[[str], None], watched: Callable[[Tally], None] | None = None
 ) -> CellResult:
-    """Run it to its end, or to Ctrl-C; raises TargetUnreachableError before anything was sent.
+    """Run it to its end, or until it is told to end; raises TargetUnreachableError before anything was sent.
 
-    watched: gets what the requests come to, as it begins.
+    watched: gets what the requests come to, as it begins. Raises KeyboardInterrupt where it was told while the records
+    of a whole run were written: they are there.
     """
     run_id = new_run_id()
     folder = RunFolder(result_dir, run_id)
@@ -49,19 +51,22 @@ def run_cell(
     if watched is not None:
         watched(tally)
     interrupted = False
-    with sampled(plan.target.metrics_url) as samples:
+    with sampled(plan.target.metrics_url) as samples, ToldToEnd() as told:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             try:
-                runner.run(_drive(plan, seen, clock, echo, tally))
+                runner.run(told.cancels(_drive(plan, seen, clock, echo, tally)))
             except TargetUnreachableError:
                 folder.discard()
                 raise
-            except KeyboardInterrupt:
+            except (asyncio.CancelledError, KeyboardInterrupt):
                 interrupted = True
         if seen.started_at:
             seen.samples = placed(read_lines(samples), seen.started_at)
             seen.sampled_until_ms = (clock() - seen.started_at) * 1000
-    return write_down(plan, run_id, folder, seen, interrupted=interrupted)
+        result = write_down(plan, run_id, folder, seen, interrupted=interrupted)
+    if told.heard and not interrupted:
+        raise KeyboardInterrupt
+    return result
 
 
 def _planned(request: PreparedRequest) -> Flight:

@@ -24,6 +24,7 @@ from bench.load.flight import Flight
 from bench.load.lag import LoopLag
 from bench.load.messages import Go, Heard, Ready, Share
 from bench.load.runner import OpenLoop
+from bench.told_to_end import SIGNALS
 
 TELL_S = 0.1
 # Told at once: while a piece is made into bytes nothing is sent.
@@ -34,8 +35,9 @@ _clock = time.perf_counter
 
 
 def main() -> int:
-    # The terminal's Ctrl-C is for whoever started this.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # To be told to end is for whoever started this, who wants to hear what was seen; a service manager tells all.
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
     sys.setswitchinterval(SWITCH_S)
     try:
         with (

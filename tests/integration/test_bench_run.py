@@ -248,7 +248,13 @@ async def test_a_target_that_is_not_there_ends_with_1_and_leaves_nothing(folder:
     assert contents(tmp_path) == []
 
 
-async def test_an_interrupted_run_keeps_its_records_and_is_invalid(folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("by", "with_engine"),
+    [(signal.SIGINT, False), (signal.SIGTERM, False), (signal.SIGTERM, True)],
+)
+async def test_a_run_that_is_told_to_end_keeps_its_records_and_is_invalid(
+    folder: Path, tmp_path: Path, by: signal.Signals, with_engine: bool
+) -> None:
     arrived = asyncio.Event()
 
     async def script(asked: Any, reply: Any) -> None:
@@ -256,9 +262,10 @@ async def test_an_interrupted_run_keeps_its_records_and_is_invalid(folder: Path,
         await reply.client_left()
 
     async with kit.scripted(script) as server:
-        process = await started(*run_words(server.url, folder, tmp_path, request_rate=1), *PATIENT)
+        engine = {"engine_url": server.url} if with_engine else {}
+        process = await started(*run_words(server.url, folder, tmp_path, request_rate=1, **engine), *PATIENT)
         await arrived.wait()
-        process.send_signal(signal.SIGINT)
+        process.send_signal(by)
         out, err = await process.communicate()
     assert process.returncode == 4, err
     assert b"interrupted before its end" in out
@@ -425,6 +432,30 @@ async def test_capacity_is_measured_with_so_many_requests_in_flight(folder: Path
     said = json.loads((path / "capacity.json").read_text())["capacity"]
     assert said["requests_per_s"] > 0 and said["load"] == "closed loop, saturation"
     assert said["ends"] == {"completed": len(salts)}
+
+
+async def test_a_saturation_that_is_told_to_end_keeps_what_was_sent(folder: Path, tmp_path: Path) -> None:
+    second = asyncio.Event()
+    model = Model(folder)
+
+    async def script(asked: Any, reply: Any) -> None:
+        if len(server.asked) == 1:
+            await model(asked, reply)
+        else:
+            second.set()
+            await reply.client_left()
+
+    async with kit.scripted(script) as server:
+        words = ["capacity", "--base-url", server.url, "--model", "tiny", "--tokenizer", str(folder)]
+        words += ["--short-tokens", "40", "--long-tokens", "80", "--output-tokens", "4", "--num-prompts", "2"]
+        process = await started(*words, "--concurrency", "1", "--result-dir", str(tmp_path))
+        await second.wait()
+        process.send_signal(signal.SIGTERM)
+        _, err = await process.communicate()
+    assert (process.returncode, b"interrupted" in err) == (1, True)
+    (path,) = contents(tmp_path)
+    rows = [json.loads(line) for line in (path / "requests.jsonl").read_text().splitlines()]
+    assert [row["outcome"] for row in rows] == ["completed", "unfinished"]
 
 
 async def test_capacity_of_a_port_where_nobody_speaks_http_is_not_begun(folder: Path, tmp_path: Path) -> None:
