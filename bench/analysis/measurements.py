@@ -9,10 +9,12 @@ from typing import Any
 
 from bench.analysis.classes import ClassMeasure, Sample, measure, sample
 from bench.analysis.limits import Limits
-from bench.records.request import Outcome, Phase, RequestRecord
+from bench.records.request import NO_SOCKET, NOBODY_LISTENS, Outcome, Phase, RequestRecord
 
 # What says that the request itself is wrong, or who sends it: never load.
 TURNED_AWAY = (400, 401, 403, 404)
+# What says that somebody whom the run needs was not there, as no load makes it so: reasons of requests.
+ABSENCES = (NO_SOCKET, NOBODY_LISTENS, "engine_unreachable", "no_engine")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,8 @@ class Exactness:
 class Measurements:
     """One run. `classes` by name, `all` among them. Throughput is None where nothing completed.
 
-    turned_away: how many requests of the whole run were answered with each status of TURNED_AWAY.
+    turned_away: how many requests of the whole run were answered with each status of TURNED_AWAY. absences: how many
+    ended for each reason of ABSENCES.
     loop_late_share: of the run's time, how much the event loop spent being late by more than the tolerance.
     """
 
@@ -46,6 +49,7 @@ class Measurements:
     classes: dict[str, ClassMeasure]
     warmup_outcomes: dict[str, int]
     turned_away: dict[int, int]
+    absences: dict[str, int]
     throughput: Throughput | None
     dispatch_lag_ms: Sample
     dispatch_lag_ms_max: float | None
@@ -108,6 +112,7 @@ def put_together(
         classes=classes,
         warmup_outcomes=dict(Counter(str(r.outcome) for r in records if r.phase is Phase.WARMUP)),
         turned_away=dict(Counter(each.status for each in records if each.status in TURNED_AWAY)),
+        absences=dict(Counter(each.reason for each in records if each.reason in ABSENCES)),
         throughput=throughput(records),
         dispatch_lag_ms=sample(lags),
         dispatch_lag_ms_max=max(lags, default=None),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.analysis.measurements import Measurements
-from bench.records.request import Outcome
+from bench.records.request import NO_SOCKET, NOBODY_LISTENS, Outcome
 
 # A token is stamped late only while the event loop is late: under one per cent of the time no quantile up to p99 moves
 # by it, and one hiccup of the machine does not void an hour.
@@ -23,6 +23,14 @@ _TURNED_AWAY = {
     401: "it wants a key that it knows: name the variable that holds one with --credential ENV",
     403: "the key is not allowed this: name the variable of another with --credential ENV, or mend --model",
     404: "it does not know the model or the route: mend --model, --base-url or --endpoint",
+}
+
+
+_ABSENT = {
+    NO_SOCKET: "the client had no socket for {}: raise `ulimit -n` or net.ipv4.ip_local_port_range, or send fewer",
+    NOBODY_LISTENS: "nobody listened at the target when {} came: it was not there for the whole run",
+    "engine_unreachable": "the engine could not be reached for {}: it was not there for the whole run",
+    "no_engine": "the gateway had no engine for {}: none was there for the whole run",
 }
 
 
@@ -63,6 +71,7 @@ def judge(
         reasons.append(f"{unsent} requests were never sent")
     if measured.classes["all"].offered == 0:
         reasons.append("no request was planned inside the measurement window")
+    reasons += [_ABSENT[name].format(f"{number} requests") for name, number in sorted(measured.absences.items())]
     reasons += _turned_away(measured, interrupted=interrupted)
     lag_reasons, lag_notes = _client(measured, lag_tolerance_ms)
     length_reasons, length_notes = _lengths(measured)

@@ -12,7 +12,7 @@ from typing import Any
 
 from bench.corpus.tokenizer import PromptForm
 from bench.errors import UsageError
-from bench.load.target import Target, clean_url, metrics_url, resolve_keys
+from bench.load.target import Target, clean_url, metrics_urls, resolve_keys
 from bench.options import LONG, SHORT, parse_capacity, parse_credentials, parse_mix, parse_pairs, parse_priorities
 from bench.scenario import Scenario, checked
 from bench.trace.intensity import Intensity, parse_burst
@@ -40,7 +40,13 @@ def add_target(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--priority", nargs="+", default=[], metavar="CLASS=N", help="X-Vllm-Priority by class, straight to an engine"
     )
-    group.add_argument("--engine-url", metavar="URL", help="the engine behind the target: its /metrics is read")
+    add_engines(group)
+
+
+def add_engines(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--engine-url", nargs="+", metavar="URL", help="the engines behind the target: their /metrics are read"
+    )
 
 
 def add_load(parser: argparse.ArgumentParser) -> None:
@@ -199,7 +205,7 @@ def target_from(args: argparse.Namespace) -> Target:
         base_url=clean_url(args.base_url, "--base-url"),
         key_names=key_names,
         priority=parse_priorities(args.priority, "--priority"),
-        metrics_url=None if args.engine_url is None else metrics_url(args.engine_url, "--engine-url"),
+        metrics_urls=metrics_urls(args.engine_url, "--engine-url"),
         keys=resolve_keys(key_names, os.environ),
     )
 

@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     target.add_argument("--tokenizer", type=Path, metavar="DIR", help="folder of the served model's tokenizer")
     target.add_argument("--credential", nargs="+", default=[], metavar="[CLASS=]ENV", help="variables with the keys")
     target.add_argument("--priority", nargs="+", default=[], metavar="CLASS=N", help="straight to an engine")
-    target.add_argument("--engine-url", metavar="URL", help="the engine behind the target: its /metrics is read")
+    arguments.add_engines(target)
     load = parser.add_argument_group("load")
     load.add_argument(
         "--rates", nargs="+", type=arguments.positive, default=[], metavar="R", help="requests per second"

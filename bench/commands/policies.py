@@ -108,7 +108,7 @@ def _plan(args: argparse.Namespace, command: Sequence[str]) -> PoliciesPlan:
             "name": name,
             "base_url": "http://127.0.0.1:1",
             "credentials": callers.variables(),
-            "engine_metrics_url": bases[name]["engines"][0]["url"],
+            "engine_metrics_url": [engine["url"] for engine in bases[name]["engines"]],
             "again": args.aa and name == _again(next(iter(policies))),
             "about": engine_said(bases[name]),
             "chunk_tokens_max": chunk_tokens_max(bases[name]),

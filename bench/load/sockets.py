@@ -6,6 +6,7 @@ Owns their making, use and end. Any number may be open: nothing here waits for a
 from __future__ import annotations
 
 import asyncio
+import errno
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,12 +18,14 @@ from bench.load.exchange import Exchange
 from bench.load.outcomes import Ending
 from bench.load.pacing import Clock
 from bench.load.sse import EventTooLargeError
-from bench.records.request import Outcome
+from bench.records.request import NO_SOCKET, NOBODY_LISTENS, Outcome
 
 CONNECT_S_MAX = 10.0
 # vLLM closes an idle connection after 5 s: a socket older than this is not used again.
 IDLE_SOCKET_S_MAX = 4.0
 WARM_SOCKETS_MAX = 64
+# This machine's own limits, of which no server knows: open files, local ports, memory for sockets.
+_OUT_OF_SOCKETS = frozenset({errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS, errno.ENOMEM})
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +99,9 @@ class Sockets:
             connection = await self._connected()
         except TimeoutError:
             exchange.end(Ending(Outcome.TIMED_OUT, "connect"), self.clock())
-        except OSError:
-            exchange.end(Ending(Outcome.FAILED, "connect_failed"), self.clock())
+        except OSError as error:
+            reason = NO_SOCKET if error.errno in _OUT_OF_SOCKETS else NOBODY_LISTENS
+            exchange.end(Ending(Outcome.FAILED, reason), self.clock())
         except asyncio.CancelledError:
             exchange.end(None, self.clock())
             raise

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import resource
 import signal
 import sys
 import threading
@@ -39,6 +40,10 @@ def main() -> int:
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     sys.setswitchinterval(SWITCH_S)
+    # Each open request is an open file; how many are usual is no limit of ours.
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most != resource.RLIM_INFINITY:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     try:
         with (
             Connection(int(sys.argv[1]), writable=False) as orders,

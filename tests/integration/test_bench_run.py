@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime as dt
 import importlib.util
 import ipaddress
@@ -305,6 +306,37 @@ async def test_counters_of_the_engine_are_a_difference_or_unknown(folder: Path, 
     assert during["samples"] == len([each for each in lines if "unreadable" not in each]) >= 1
     assert {"gpu_memory_bytes", "gpu_absent"} & set(lines[0]) and "at_ms" in lines[0]
     assert (code, "restarted during the run" in out) == ((4, True) if restarts else (0, False))
+
+
+@pytest.mark.parametrize("who", ["target", "engine"])
+async def test_a_run_whose_target_or_engine_goes_away_is_invalid(folder: Path, tmp_path: Path, who: str) -> None:
+    model = Model(folder)
+    fifth = asyncio.Event()
+    answered = 0
+
+    async def script(asked: Any, reply: Any) -> None:
+        nonlocal answered
+        answered += 1
+        if answered == 5:
+            fifth.set()
+        await model(asked, reply)
+
+    pages = {"/v1/models": b"{}", "/metrics": metrics(started_at=1.0)}
+    async with contextlib.AsyncExitStack() as target, contextlib.AsyncExitStack() as engine:
+        url = (await target.enter_async_context(kit.scripted(script))).url
+        engine_url = (await engine.enter_async_context(kit.scripted(script, pages=pages))).url
+        words = run_words(url, folder, tmp_path, request_rate=10, engine_url=engine_url)
+        process = await started(*words, *PATIENT)
+        await fifth.wait()
+        await (target if who == "target" else engine).aclose()
+        out, err = await process.communicate()
+    assert process.returncode == 4, out + err
+    records = Records(tmp_path)
+    reasons = " ".join(records.json("verdict")["reasons"])
+    assert ("the engine went away during the run" in reasons) == (who == "engine")
+    assert ("nobody listened at the target when" in reasons) == (who == "target")
+    assert (f"the target went away during the run: nothing answers at {url}" in reasons) == (who == "target")
+    assert len(records.rows) == 20
 
 
 async def test_a_replay_sends_the_saved_trace_and_leaves_when_it_says(folder: Path, tmp_path: Path) -> None:
