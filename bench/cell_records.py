@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from bench.analysis.cost import cost
-from bench.analysis.measurements import put_together
-from bench.analysis.validity import judge
+from bench.analysis.measurements import Measurements, put_together
+from bench.analysis.validity import Verdict, judge, warm_cache
 from bench.cell import CellPlan, CellResult, Seen
 from bench.engine import around
 from bench.load.lag import PERIOD_S
@@ -25,24 +28,15 @@ def write_down(plan: CellPlan, run_id: str, folder: RunFolder, seen: Seen, *, in
         loop_period_s=PERIOD_S,
         lag_tolerance_ms=plan.lag_tolerance_ms,
     )
-    reasons = [f"the engine at {url} was not idle at the start" for url in seen.busy_engines]
-    reasons += [*seen.client_faults, *around.faults(seen.engines, seen.samples)]
-    if seen.target_gone:
-        reasons.append(f"the target went away during the run: nothing answers at {plan.target.base_url} any more")
-    verdict = judge(
-        measured,
-        lag_tolerance_ms=plan.lag_tolerance_ms,
-        interrupted=interrupted,
-        engine_reasons=reasons,
-        engine_notes=around.notes(seen.engines, seen.samples, seen.sampled_until_ms),
-    )
+    engines = around.to_json(seen.engines, seen.samples, seen.sampled_until_ms)
+    verdict = _judged(plan, seen, measured, engines, interrupted=interrupted)
     version, effective_args = around.version(seen.engines), around.effective_args(seen.engines)
     run = _config(plan, run_id, seen.processes).to_json(engine_version=version, effective_args=effective_args)
     folder.write_json("run.json", run)
     folder.write_requests(records)
     if seen.samples:
         folder.write_lines(ENGINE_FILE, seen.samples)
-    said = measured.to_json() | around.to_json(seen.engines, seen.samples, seen.sampled_until_ms)
+    said = measured.to_json() | engines
     if plan.engine_cost_per_hour is not None:
         said["cost"] = cost(measured.classes["all"], plan.engine_cost_per_hour).to_json()
     folder.write_json("measurements.json", said)
@@ -50,6 +44,25 @@ def write_down(plan: CellPlan, run_id: str, folder: RunFolder, seen: Seen, *, in
     tokenizer = str(plan.tokenizer.folder)
     folder.write_json("vllm_bench.json", flat(records, measured, model=plan.model, tokenizer=tokenizer, run=run))
     return CellResult(plan, run_id, folder.path, records, measured, verdict, interrupted)
+
+
+def _judged(
+    plan: CellPlan, seen: Seen, measured: Measurements, engines: Mapping[str, Any], *, interrupted: bool
+) -> Verdict:
+    reasons = [f"the engine at {url} was not idle at the start" for url in seen.busy_engines]
+    reasons += [*seen.client_faults, *around.faults(seen.engines, seen.samples)]
+    if seen.target_gone:
+        reasons.append(f"the target went away during the run: nothing answers at {plan.target.base_url} any more")
+    notes = around.notes(seen.engines, seen.samples, seen.sampled_until_ms)
+    if plan.trace.prefix_block_tokens is None:
+        notes += warm_cache(measured.cached_share, around.cached_share(engines))
+    return judge(
+        measured,
+        lag_tolerance_ms=plan.lag_tolerance_ms,
+        interrupted=interrupted,
+        engine_reasons=reasons,
+        engine_notes=notes,
+    )
 
 
 def _config(plan: CellPlan, run_id: str, processes: int) -> RunConfig:

@@ -17,6 +17,8 @@ from bench.records.request import NO_SOCKET, NOBODY_LISTENS, Outcome
 # by it, and one hiccup of the machine does not void an hour.
 LOOP_LATE_SHARE_MAX = 0.01
 
+CACHED_SHARE_NOTED = 0.1  # more than the template that all prompts begin with
+
 # In a scenario the options are keys: credentials, model, lengths.
 _TURNED_AWAY = {
     400: "it does not take such requests: mend --long-tokens, --short-tokens, --output-tokens or --model",
@@ -81,6 +83,20 @@ def judge(
     return Verdict((*reasons, *lag_reasons, *length_reasons), tuple(notes), interrupted)
 
 
+def warm_cache(*shares: float | None) -> list[str]:
+    """A note where prompts that are all different were found in a prefix cache: less was computed than was sent.
+
+    shares: of all prompt tokens, those found there, as the answers and the engines say.
+    """
+    found = max((share for share in shares if share is not None), default=0.0)
+    if found < CACHED_SHARE_NOTED:
+        return []
+    why = "it was warm, or long prompts were computed in parts"
+    return [
+        f"{found:.0%} of all prompt tokens were in the engine's prefix cache, though no two prompts are alike: {why}"
+    ]
+
+
 def _turned_away(measured: Measurements, *, interrupted: bool) -> list[str]:
     reasons = [
         f"{number} requests were answered {status}: {_TURNED_AWAY[status]}"
@@ -115,6 +131,7 @@ def _lengths(measured: Measurements) -> tuple[list[str], list[str]]:
         reasons.append(f"{prompts.differ} prompts did not have the asked length: the tokenizer is not the server's")
     if outputs.differ:
         reasons.append(f"{outputs.differ} outputs did not have the asked length: the server did not honour ignore_eos")
-    if not prompts.unknown:
+    unknown = max(prompts.unknown, outputs.unknown)
+    if not unknown:
         return reasons, []
-    return reasons, [f"{prompts.unknown} completed requests came without usage: their lengths are unverified"]
+    return reasons, [f"{unknown} completed requests came without usage: their lengths are unverified, tokens/s unknown"]

@@ -80,6 +80,13 @@ def to_json(engines: Mapping[str, Around], lines: Lines, until_ms: float) -> dic
     return {"engine": {**said, "engines": each}}
 
 
+def cached_share(said: Mapping[str, Any]) -> float | None:
+    """Of all prompt tokens that the engines computed or found during the run, those found; of what `to_json` gives."""
+    grown = said.get("engine", {}).get("delta", {})
+    hits, tokens = grown.get("prefix_cache_hit_tokens"), grown.get("prompt_tokens")
+    return hits / tokens if isinstance(hits, float) and isinstance(tokens, float) and tokens else None
+
+
 def version(engines: Mapping[str, Around]) -> str | None:
     """Of all; several ones one after another."""
     return ", ".join(sorted({engine.version for engine in engines.values() if engine.version is not None})) or None
