@@ -224,6 +224,16 @@ def test_all_arms_of_a_block_get_the_same_trace(tmp_path: Path) -> None:
     assert plans.trace_of(read, cells[0].block) == plans.trace_of(read, cells[1].block)
 
 
+def test_one_seed_sends_the_same_prompts_at_every_rate(tmp_path: Path) -> None:
+    read = scenario.load(written(tmp_path, SCENARIO))
+    slow, fast = (plans.trace_of(read, order.Block(load, 1, 1)) for load in read.offered())
+    sent = [
+        [(each.class_name, each.prompt_tokens, each.output_tokens) for each in one.arrivals] for one in (slow, fast)
+    ]
+    assert sent[0] == sent[1]
+    assert [each.at_s for each in slow.arrivals] == pytest.approx([2 * each.at_s for each in fast.arrivals], abs=1e-5)
+
+
 RUN = ["run", "--base-url", "http://127.0.0.1:9", "--model", "m", "--tokenizer", "/nowhere"]
 
 
