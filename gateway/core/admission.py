@@ -83,9 +83,10 @@ class Admission:
         fleet = self._fleet
         needs = needs_of(assignment, fleet.kv_block_tokens)
         tenant = self._tenants.named(assignment.class_plan, assignment.tenant)
-        backlog, of_class = tenant.backlogs[needs[0]], tenant.class_backlogs[needs[0]]
+        is_long = needs[0]
+        backlog, of_class = tenant.backlogs[is_long], tenant.class_backlogs[is_long]
         deadline = now + assignment.wait_s_max
-        ticket = Ticket(self._offers, assignment, tenant, backlog, of_class, now, deadline, WAITING, needs)
+        ticket = Ticket(self._offers, assignment, tenant, backlog, of_class, now, deadline, WAITING, needs, is_long)
         ticket.is_repeat = self._repeats.is_repeat(assignment, now)
         no = self._refused_at_arrival(ticket, now)
         if no is not None:
@@ -95,8 +96,8 @@ class Admission:
         if ticket.is_repeat:
             ticket.cost_s *= self._plan.repeat_cost
         # Otherwise nothing can go that could not go before.
-        if self._waiting.join(ticket, now) and (fleet.has_slot(needs[0]) or fleet.divides):
-            head = self._lanes.by_length[needs[0]].head(now)
+        if self._waiting.join(ticket, now) and (fleet.has_slot(is_long) or fleet.divides):
+            head = self._lanes.by_length[is_long].head(now)
             if head is ticket or (head is not None and head.assignment.engine is not None):
                 self._dispatch(now, events)
         if ticket.state is WAITING:
@@ -132,7 +133,7 @@ class Admission:
             waited_s = now - ticket.offered_at
             self._waiting.leave(ticket, now, served=False, moved=True)
         else:
-            if ticket.needs[0] and self._running[ticket].parts.courses.has_slice_out(ticket):
+            if ticket.is_long and self._running[ticket].parts.courses.has_slice_out(ticket):
                 events.append(SliceEnded(ticket, SliceResult.CANCELLED))
             self._leave_engine(
                 ticket, now, cut=outcome is CLIENT_GONE or outcome is TIMED_OUT, output_tokens=output_tokens
@@ -241,7 +242,7 @@ class Admission:
 
     def standing(self, ticket: Ticket) -> Ahead:
         """Return what stands in the ticket's way now: its line, and the budgets of the first few engines."""
-        in_lane = self._lanes.by_length[ticket.needs[0]].requests
+        in_lane = self._lanes.by_length[ticket.is_long].requests
         return Ahead(ticket.class_backlog.requests, in_lane, self._fleet.standings(ticket))
 
     def snapshot(self) -> Snapshot:
@@ -274,7 +275,7 @@ class Admission:
         while (full := self._waiting.over_bound(ticket)) is not None:
             gives_way = ticket
             if assignment.class_plan.queue.newest_first_in_overload and full.resource is Resource.REQUESTS:
-                oldest = self._lanes.by_length[ticket.needs[0]].oldest_of_flow(ticket)
+                oldest = self._lanes.by_length[ticket.is_long].oldest_of_flow(ticket)
                 gives_way = oldest if is_half_late(oldest, now) else ticket
             events.append(self._turn_away(gives_way, full, now))
             if gives_way is ticket:
@@ -329,7 +330,7 @@ class Admission:
 
     def _refused_at_dispatch(self, ticket: Ticket, engine: Engine, now: float) -> Refusal | None:
         early = self._plan.early_rejection
-        if early is None or not early.purges or self._lanes.by_length[ticket.needs[0]].requests < 2:
+        if early is None or not early.purges or self._lanes.by_length[ticket.is_long].requests < 2:
             return None
         return early_rejection.at_dispatch(ticket, engine.short_ttft_s(early.confidence), now)
 
@@ -343,7 +344,7 @@ class Admission:
         if tenant.running >= tenant.running_max:
             self._lanes.hold(tenant)
         priority = engine_priority(assignment, ticket.deadline)
-        wants_parts = ticket.needs[0] == 1 and engine.parts.wants(ticket, engine.fit.model)
+        wants_parts = ticket.is_long == 1 and engine.parts.wants(ticket, engine.fit.model)
         divided = wants_parts and engine.parts.divide(ticket, now)
         events.append(Dispatched(ticket, engine.name, priority, now - ticket.offered_at, divided))
         if wants_parts and not divided:
@@ -364,4 +365,4 @@ class Admission:
     def _refund(self, ticket: Ticket, output_tokens: int) -> None:
         unused_s = self._fleet.unused_s(ticket.assignment, output_tokens)
         if unused_s > 0.0:
-            self._lanes.by_length[ticket.needs[0]].refund(ticket, min(unused_s, ticket.cost_s))
+            self._lanes.by_length[ticket.is_long].refund(ticket, min(unused_s, ticket.cost_s))

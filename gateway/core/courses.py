@@ -125,7 +125,7 @@ class Courses:
         if not self._courses:
             return
         self.end(ticket)
-        kept_tokens = ticket.needs[3]
+        kept_tokens = ticket.kv_tokens
         if output_tokens is not None:
             kept_tokens = min(kept_tokens, ticket.assignment.prompt_tokens + output_tokens)
         self._freed_tokens += kept_tokens
@@ -270,7 +270,7 @@ class Courses:
         """
         if _fills(course, cache):
             return True
-        room_tokens = cache.tokens - cache.reserved_tokens + course.ticket.needs[3] - course.done_tokens
+        room_tokens = cache.tokens - cache.reserved_tokens + course.ticket.kv_tokens - course.done_tokens
         return course.done_tokens > 0 and self._freed_tokens - course.freed_tokens >= room_tokens
 
     def _put_aside(self, course: Course, now: float) -> None:
@@ -306,4 +306,4 @@ class Courses:
 
 def _fills(course: Course, cache: Cache) -> bool:
     """Tell whether the course leaves the shorts that it would be put aside for no room in the cache."""
-    return cache.tokens - course.ticket.needs[3] < cache.short_tokens
+    return cache.tokens - course.ticket.kv_tokens < cache.short_tokens

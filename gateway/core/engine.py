@@ -91,9 +91,8 @@ class Engine:
         only_at = ticket.assignment.engine
         if only_at is not None and only_at != self.name:
             return EVERYTHING
-        needs = ticket.needs
-        mask = self.ledger.lacking(needs)
-        if self._long_pause is not None and needs[0]:
+        mask = self.ledger.lacking(ticket.needs)
+        if ticket.is_long and self._long_pause is not None:
             mask |= NO_LONG_PREFILL
         return mask
 
@@ -136,7 +135,7 @@ class Engine:
         self._alone = None if ledger.prefills else ticket
         ticket.beside_long = ledger.long_prefills > 0
         ledger.charge(ticket)
-        self.parts.courses.disturb(now, by_short=not ticket.needs[0])
+        self.parts.courses.disturb(now, by_short=not ticket.is_long)
         ticket.prefill_s = self.fit.model.prefill_s(ticket.assignment.prompt_tokens, self._chunk_tokens)
         if not ticket.assignment.stream:
             self.first_tokens.expect(ticket, ticket.prefill_s, now)
@@ -161,7 +160,7 @@ class Engine:
             engine_ttft_s = course.busy_s  # of its parts, without the holds between them
         elif ticket.assignment.stream:
             self.first_tokens.seen(ticket, engine_ttft_s)
-            if not ticket.needs[0]:
+            if not ticket.is_long:
                 self._short_ttfts_s[ticket.beside_long].add(engine_ttft_s)
             if self._alone is ticket:
                 self._learn(ticket, engine_ttft_s)

@@ -144,7 +144,7 @@ class Fleet:
         older_lacks = [EVERYTHING] * len(engines)  # whoever is first in line passes nobody
         for head in heads:
             lacks = [engine.lacking(head) for engine in engines]
-            uses_not = ~USED_BY[head.needs[0]]
+            uses_not = ~USED_BY[head.is_long]
             free = [engines[at] for at, lack in enumerate(lacks) if not lack and older_lacks[at] & uses_not]
             if free:
                 if self._shares is not None:
@@ -202,7 +202,7 @@ def _choose_at(engine: Engine, heads: Sequence[Ticket]) -> tuple[Ticket, Engine]
     older_lacks = EVERYTHING
     for head in heads:
         lacks = engine.lacking(head)
-        if not lacks and older_lacks & ~USED_BY[head.needs[0]]:
+        if not lacks and older_lacks & ~USED_BY[head.is_long]:
             return head, engine
         older_lacks = lacks
     return None
@@ -219,7 +219,7 @@ def _load_for(ticket: Ticket) -> Callable[[Engine], tuple[float, int]]:
     Packing leaves the other engines without long steps, and shorts find them by the predicted step. Where nothing
     bounds the long prompts in prefill, all of them would be packed at one engine: there they are spread.
     """
-    is_long = ticket.needs[0]
+    is_long = ticket.is_long
 
     def load(engine: Engine) -> tuple[float, int]:
         packs = is_long and engine.ledger.long_prefills and engine.ledger.cap(Budget.LONG_PREFILLS) < inf

@@ -67,14 +67,14 @@ class Lanes:
         """
         bound = [head for head in heads if head.assignment.engine is not None]
         for head in bound:
-            self.by_length[head.needs[0]].set_aside(head.tenant)
+            self.by_length[head.is_long].set_aside(head.tenant)
         self._passed_over += bound
         return bool(bound)
 
     def resume(self) -> None:
         """Bring those back who were passed over."""
         for head in self._passed_over:
-            self.by_length[head.needs[0]].bring_back(head.tenant)  # one that is at its bound stays aside
+            self.by_length[head.is_long].bring_back(head.tenant)  # one that is at its bound stays aside
         self._passed_over.clear()
 
     def hold(self, tenant: Tenant) -> None:

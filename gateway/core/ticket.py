@@ -71,6 +71,7 @@ class Ticket:
     """One request inside admission, from offer to its single end. Changed by Admission alone.
 
     backlog, class_backlog: of its length class, what waits of its tenant, and of all tenants of its service class.
+    is_long: 1 or 0, the place of its length class wherever there are two.
     deadline: of the wait, seconds since the epoch. cost_s: predicted engine seconds, what fair queueing charges.
     prefill_s: its own prefill as predicted at dispatch, seconds. forecast: at offer; None: none was made.
     beside_long: dispatched while the engine had a long prompt in prefill. is_repeat: of a request that was refused.
@@ -85,6 +86,7 @@ class Ticket:
     deadline: float
     state: TicketState
     needs: Needs
+    is_long: int
     cost_s: float = 0.0
     engine: str | None = None
     dispatched_at: float | None = None
@@ -94,6 +96,11 @@ class Ticket:
     beside_long: bool = False
     is_repeat: bool = False
     requeues: int = 0
+
+    @property
+    def kv_tokens(self) -> int:
+        """What it takes of the KV cache, in whole blocks."""
+        return self.needs[3]
 
 
 class TicketState(StrEnum):

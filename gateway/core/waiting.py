@@ -57,7 +57,7 @@ class Waiting:
         heappush(self._by_deadline, (deadline, ticket.id, ticket))
         if deadline < self.expires_at:
             self.expires_at = deadline
-        lane = self.lanes.by_length[ticket.needs[0]]
+        lane = self.lanes.by_length[ticket.is_long]
         return lane.put_back(ticket) if sent_back else lane.append(ticket)
 
     def leave(self, ticket: Ticket, now: float, *, served: bool, moved: bool) -> None:
@@ -66,7 +66,7 @@ class Waiting:
         served: it goes to an engine, which is what the drain rate measures. moved: false where it was refused or
         expired.
         """
-        lane = self.lanes.by_length[ticket.needs[0]]
+        lane = self.lanes.by_length[ticket.is_long]
         if served:
             lane.serve(ticket)
         else:
@@ -133,7 +133,7 @@ class Waiting:
         self.lanes.reconfigure(plan)
         self.tenants.reconfigure(plan)
         for ticket in waiting:
-            self.lanes.by_length[ticket.needs[0]].append(ticket)
+            self.lanes.by_length[ticket.is_long].append(ticket)
         for tenant in self.tenants:
             self.lanes.hold(tenant)
 
