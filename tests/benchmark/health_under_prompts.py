@@ -28,7 +28,7 @@ from gateway.testing import answers
 from gateway.testing.harness import INTERACTIVE_KEY, MODEL, a_chat, settings_text, write_configuration
 from gateway.testing.raw_client import RawClient
 from gateway.testing.scripted_engine import ScriptedEngine
-from tests.benchmark.counting_cost import HUGE_BYTES, LARGE_BYTES, prompt
+from tests.benchmark.counting_cost import HUGE_BYTES, LARGE_BYTES, prose
 
 ROOT = Path(__file__).parents[2]
 PROBE_EACH_S = 0.005
@@ -97,8 +97,8 @@ def chat_of(text: str) -> bytes:
 
 async def measure(model: Path) -> bool:
     random = Random(32)
-    chats = [chat_of(prompt(random, LARGE_BYTES)) for _ in range(CHATS)]
-    huge = chat_of(prompt(random, HUGE_BYTES))
+    chats = [chat_of(prose(random, LARGE_BYTES)) for _ in range(CHATS)]
+    huge = chat_of(prose(random, HUGE_BYTES))
 
     async def under_chats(port: int) -> None:
         shares = [chats[start::CHATS_AT_ONCE] for start in range(CHATS_AT_ONCE)]
