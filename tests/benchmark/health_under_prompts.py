@@ -67,6 +67,16 @@ async def _ports(process: asyncio.subprocess.Process) -> tuple[int, int]:
     raise SystemExit("the gateway did not start")
 
 
+async def ready(ops_port: int) -> None:
+    """Wait until the gateway has an engine: on a busy machine its first look at it takes a while."""
+    async with RawClient(ops_port) as client:
+        while True:
+            await client.get("/readyz")
+            if (await client.read_answer()).status == 200:
+                return
+            await asyncio.sleep(PROBE_EACH_S)
+
+
 async def probed_ms(ops_port: int, load: Callable[[], Coroutine[None, None, None]]) -> list[float]:
     """Return what `/healthz` took, again and again, while the load was on."""
     took = []
@@ -109,6 +119,7 @@ async def measure(model: Path) -> bool:
             ScriptedEngine(answers.json_answer({"choices": []}), max_model_len=CONTEXT_TOKENS) as engine,
             a_gateway(Path(folder), model, engine) as (port, ops_port),
         ):
+            await ready(ops_port)
             await under_chats(port)
             phases: dict[str, Callable[[], Coroutine[None, None, None]]] = {
                 "at rest": lambda: asyncio.sleep(PHASE_S / 2),
