@@ -25,9 +25,8 @@ MEMBERS_MAX = 2**17  # an object is made in one go, in which no other thread has
 _VALUES_COUNTED_FROM_BYTES = 2**20  # a smaller body cannot hold enough values to matter
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 _SURROGATE_ESCAPE_CHARS = 4
-SEARCHED_CHARS = (
-    2**20
-)  # a search holds the interpreter lock to its end: in pieces, so that the event loop gets its turn
+# A search holds the interpreter lock to its end: in pieces, so that the event loop gets its turn.
+SEARCHED_CHARS = 2**20
 _SPACE = re.compile(r"[ \t\n\r]*")
 _JSON_SPACE = b" \t\n\r"
 _BETWEEN_VALUES = bytes(set(range(256)) - set(b",[{"))

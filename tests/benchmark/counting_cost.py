@@ -41,9 +41,10 @@ from gateway.wire.requests import Call
 
 KB = 1024
 CONTEXT_TOKENS = 16_384
-WARM_CALLS, REFERENCE_EACH = 50, 10
-ROUNDS, REST_S, HASHES = 8, 0.2, 100
+REFERENCE_EACH = 10
 SMALL_BYTES, LARGE_BYTES, HUGE_BYTES = 2 * KB, 32 * KB, 27_000_000
+WARM_CALLS = {SMALL_BYTES: 300, LARGE_BYTES: 30}
+ROUNDS, REST_S, HASHES = 8, 0.2, 100
 CALLS = {SMALL_BYTES: 500, LARGE_BYTES: 100}
 LIMIT_MS = {SMALL_BYTES: 0.1, LARGE_BYTES: 3.0}
 CALLS_A_ROUND = {SMALL_BYTES: 750, LARGE_BYTES: 100, HUGE_BYTES: 1}
@@ -105,8 +106,8 @@ def thread_ms(work: Callable[[Call], object], call: Call) -> float:
 
 def report_cost(fast: LocalTokenizer, reference: LocalTokenizer, size_bytes: int, prompt: Prompt) -> tuple[bool, float]:
     """Print what a chat costs; return whether its median is within the limit, and the count's share of it in ms."""
-    calls = list(islice(chats(size_bytes, prompt), WARM_CALLS + CALLS[size_bytes]))
-    spent = [(thread_ms(judged, call), thread_ms(fast.count_now, call)) for call in calls][WARM_CALLS:]
+    calls = list(islice(chats(size_bytes, prompt), WARM_CALLS[size_bytes] + CALLS[size_bytes]))
+    spent = [(thread_ms(judged, call), thread_ms(fast.count_now, call)) for call in calls][WARM_CALLS[size_bytes] :]
     whole = sorted(read + counted for read, counted in spent)
     read_ms, counted_ms = (median(part) for part in zip(*spent, strict=True))
     reference_ms = median(thread_ms(reference.count_now, call) for call in calls[::REFERENCE_EACH])
