@@ -44,6 +44,7 @@ _RESERVED_VARIABLES = (
     "model_config",
     "return_assistant_tokens_mask",
 )
+_VARIABLE_HOLDERS = frozenset({"chat_template_kwargs", "documents", "reasoning_effort"})
 
 
 def conversation_of(messages: Sequence[Mapping[str, Any]], content_format: ContentFormat) -> list[Message]:
@@ -72,6 +73,8 @@ def tools_of(members: Mapping[str, Any]) -> list[dict[str, Any]] | None:
 
 def variables_of(members: Mapping[str, Any]) -> dict[str, Any]:
     """What the caller gives to the template besides the conversation: null and "auto" count as not given."""
+    if _VARIABLE_HOLDERS.isdisjoint(members):
+        return {}
     own = members.get("chat_template_kwargs") or {}
     for name in _RESERVED_VARIABLES:
         if own.get(name) is not None:
@@ -93,7 +96,11 @@ def _is_given(value: Any) -> bool:
 def _message(message: Mapping[str, Any], content_format: ContentFormat) -> Message:
     role, content = message["role"], message.get("content")
     built: Message = {"role": role}
-    if content_format is ContentFormat.STRING and isinstance(content, str) and role != "system":
+    if (
+        content_format is ContentFormat.STRING
+        and isinstance(content, str)
+        and not (role == "system" and content.startswith(_DROPPED_SYSTEM_LINE))
+    ):
         built["content"] = content
     else:
         # An empty text leaves no line.

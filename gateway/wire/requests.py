@@ -38,6 +38,9 @@ _WHOLE_PROMPT_MEMBERS = (
     *("echo", "prompt_logprobs", "truncate_prompt_tokens", "use_beam_search"),
     *("previous_response_id", "previous_input_messages", BACKGROUND, *OPERATOR_MEMBERS),
 )
+# Most bodies have none of them: one look then stands for a look at each.
+_OPERATOR_HOLDERS = frozenset({*OPERATOR_MEMBERS, "vllm_xargs"})
+_WHOLE_PROMPT_NAMES = frozenset(_WHOLE_PROMPT_MEMBERS)
 _TEXT_FORMS = frozenset({PromptForm.CHAT, PromptForm.COMPLETION, PromptForm.RESPONSES, PromptForm.MESSAGES})
 _NEWER_OUTPUT_MEMBER = "max_completion_tokens"
 
@@ -134,11 +137,13 @@ def judge(draft: Draft, bounds: RequestBounds, allowed_engine_fields: frozenset[
         output_member=output_member,
         is_divisible=draft.route.form in _TEXT_FORMS
         and prompts == 1
-        and not any(members.get(name) for name in _WHOLE_PROMPT_MEMBERS),
+        and (_WHOLE_PROMPT_NAMES.isdisjoint(members) or not any(map(members.get, _WHOLE_PROMPT_MEMBERS))),
     )
 
 
 def _refuse_operator_members(members: Mapping[str, Any], allowed: frozenset[str]) -> None:
+    if _OPERATOR_HOLDERS.isdisjoint(members):
+        return
     extra = members.get("vllm_xargs")  # vLLM reads some of these members from here too
     for name in OPERATOR_MEMBERS:
         if name not in allowed:

@@ -24,6 +24,9 @@ VALUES_MAX = 2**21
 MEMBERS_MAX = 2**17  # an object is made in one go, in which no other thread has a turn: not the loop's either
 _VALUES_COUNTED_FROM_BYTES = 2**20  # a smaller body cannot hold enough values to matter
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
+_SURROGATE_ESCAPE_CHARS = 4
+# A search holds the interpreter lock to its end: in pieces, so that the event loop gets its turn.
+SEARCHED_CHARS = 2**20
 _SPACE = re.compile(r"[ \t\n\r]*")
 _JSON_SPACE = b" \t\n\r"
 _BETWEEN_VALUES = bytes(set(range(256)) - set(b",[{"))
@@ -45,7 +48,7 @@ def parse(body: bytes) -> dict[str, Any]:
         if type(root) is not dict:
             raise Malformed("invalid_type", "The body has to be one JSON object.", "body")
         _examine(root)
-        if "\\" in text and _SURROGATE_ESCAPE.search(text):
+        if "\\" in text and _escapes_a_surrogate(text):
             json.dumps(root, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise diagnose(text, error) from None
@@ -130,6 +133,11 @@ def _refuse_too_many_values(body: bytes) -> None:
 def _values_upper_bound(piece: bytes) -> int:
     """Every value but the root follows a comma or an opening bracket."""
     return len(piece.translate(None, delete=_BETWEEN_VALUES))
+
+
+def _escapes_a_surrogate(text: str) -> bool:
+    reach = SEARCHED_CHARS + _SURROGATE_ESCAPE_CHARS - 1
+    return any(_SURROGATE_ESCAPE.search(text, at, at + reach) for at in range(0, len(text), SEARCHED_CHARS))
 
 
 def _examine(root: dict[str, Any]) -> None:

@@ -28,7 +28,7 @@ from gateway.testing import answers
 from gateway.testing.harness import INTERACTIVE_KEY, MODEL, a_chat, settings_text, write_configuration
 from gateway.testing.raw_client import RawClient
 from gateway.testing.scripted_engine import ScriptedEngine
-from tests.benchmark.counting_cost import HUGE_BYTES, LARGE_BYTES, prompt
+from tests.benchmark.counting_cost import HUGE_BYTES, LARGE_BYTES, prose
 
 ROOT = Path(__file__).parents[2]
 PROBE_EACH_S = 0.005
@@ -67,6 +67,16 @@ async def _ports(process: asyncio.subprocess.Process) -> tuple[int, int]:
     raise SystemExit("the gateway did not start")
 
 
+async def ready(ops_port: int) -> None:
+    """Wait until the gateway has an engine: on a busy machine its first look at it takes a while."""
+    async with RawClient(ops_port) as client:
+        while True:
+            await client.get("/readyz")
+            if (await client.read_answer()).status == 200:
+                return
+            await asyncio.sleep(PROBE_EACH_S)
+
+
 async def probed_ms(ops_port: int, load: Callable[[], Coroutine[None, None, None]]) -> list[float]:
     """Return what `/healthz` took, again and again, while the load was on."""
     took = []
@@ -97,8 +107,8 @@ def chat_of(text: str) -> bytes:
 
 async def measure(model: Path) -> bool:
     random = Random(32)
-    chats = [chat_of(prompt(random, LARGE_BYTES)) for _ in range(CHATS)]
-    huge = chat_of(prompt(random, HUGE_BYTES))
+    chats = [chat_of(prose(random, LARGE_BYTES)) for _ in range(CHATS)]
+    huge = chat_of(prose(random, HUGE_BYTES))
 
     async def under_chats(port: int) -> None:
         shares = [chats[start::CHATS_AT_ONCE] for start in range(CHATS_AT_ONCE)]
@@ -109,6 +119,7 @@ async def measure(model: Path) -> bool:
             ScriptedEngine(answers.json_answer({"choices": []}), max_model_len=CONTEXT_TOKENS) as engine,
             a_gateway(Path(folder), model, engine) as (port, ops_port),
         ):
+            await ready(ops_port)
             await under_chats(port)
             phases: dict[str, Callable[[], Coroutine[None, None, None]]] = {
                 "at rest": lambda: asyncio.sleep(PHASE_S / 2),

@@ -157,3 +157,9 @@ def test_a_member_both_removed_and_put_is_put() -> None:
 
 def test_the_bounds_have_names() -> None:
     assert (strict_json.VALUES_MAX, NESTING_MAX) == (2**21, 64)
+
+
+def test_a_lone_surrogate_is_found_wherever_it_lies_in_a_long_body(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(strict_json, "SEARCHED_CHARS", 8)
+    for letters in range(40):
+        assert refusal(b'{"a":"%s\\ud800"}' % (b"x" * letters)) == ("lone_surrogate", "a")
