@@ -14,6 +14,8 @@ from heapq import heappop, heappush
 from itertools import accumulate
 from operator import attrgetter
 
+from bench.simulation.kv_blocks import PlainBlocks
+from bench.simulation.kv_runs import KvRuns
 from bench.simulation.steps import EngineRequest, Step
 from bench.simulation.virtual_engine import VirtualEngine
 
@@ -111,6 +113,9 @@ class QuickEngine(VirtualEngine):
         if request.id in self._group.since:
             self._leave(request)
             insort(self._others, request, key=_rank)
+
+    def _keeping(self) -> PlainBlocks:
+        return KvRuns(self.flags.kv_blocks, self.flags.block_tokens)
 
     # ── steps that are alike ──
 
@@ -245,7 +250,7 @@ class QuickEngine(VirtualEngine):
         request.sampled += steps
         request.delivered += ended
         request.in_flight += steps - ended
-        request.blocks += self._kv.fresh(self._missing(request, 0))
+        request.blocks += self._missing(request, 0)  # reserved as they were needed
         heard = request.delivered - (self._ended > self._ended_by_then)  # of its output, when it last took a block
         self._name_blocks(request, min(request.computed, request.prompt_tokens + heard))
         for number, step in self._flying:

@@ -10,10 +10,9 @@ context's length, which the API server guards. Reads no clock.
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 
-from bench.simulation.kv_blocks import KvBlocks
+from bench.simulation.kv_blocks import NOTHING_FOUND, KvBlocks, PlainBlocks
 from bench.simulation.steps import EngineFlags, EngineRequest, Step, StepTime
 
 
@@ -33,10 +32,14 @@ class VirtualEngine:
     admissions: int = 0
     preemptions: int = 0
     _requests: dict[int, EngineRequest] = field(default_factory=dict)
-    _kv: KvBlocks = field(init=False)
+    _kv: PlainBlocks = field(init=False)
 
     def __post_init__(self) -> None:
-        self._kv = KvBlocks(self.flags.kv_blocks, keeps_contents=self.flags.prefix_caching)
+        flags = self.flags
+        self._kv = self._keeping() if flags.prefix_caching else PlainBlocks(flags.kv_blocks)
+
+    def _keeping(self) -> PlainBlocks:
+        return KvBlocks(self.flags.kv_blocks, self.flags.block_tokens)
 
     @property
     def _active_max(self) -> int:
@@ -121,7 +124,7 @@ class VirtualEngine:
             if not count:
                 index += 1
                 continue
-            missing = -(-(request.computed + count) // block_tokens) - len(request.blocks)
+            missing = -(-(request.computed + count) // block_tokens) - request.blocks
             while missing > 0 and missing > kv.free:
                 victim = max(running, key=_urgency) if flags.priority_scheduling else running[-1]
                 position = running.index(victim)
@@ -147,15 +150,13 @@ class VirtualEngine:
             if request.stale:  # its output from before the preemption has yet to come back
                 skipped += 1
                 continue
-            found = self._kv.find(self._hashes(request)) if flags.prefix_caching else []
+            found = self._kv.find(request) if flags.prefix_caching else NOTHING_FOUND
             watermark = int(flags.watermark * flags.kv_blocks) if self.running else 0
-            missing = -(-request.known_tokens // flags.block_tokens) - len(found)
-            if missing + sum(not block.references for block in found) + watermark > self._kv.free:
+            missing = -(-request.known_tokens // flags.block_tokens) - found.blocks
+            if missing + found.free + watermark > self._kv.free:
                 break
-            self._kv.hold(found)
-            request.blocks = found
-            request.blocks_hashed = len(found)
-            request.computed = len(found) * flags.block_tokens
+            self._kv.hold(request, found)
+            request.computed = found.blocks * flags.block_tokens
             request.cached_tokens += request.computed
             count = min(request.rest, chunk, budget)
             self._allocate(request, count)
@@ -204,25 +205,15 @@ class VirtualEngine:
             self.waiting.insert(0, request)
 
     def _missing(self, request: EngineRequest, count: int) -> int:
-        return -(-(request.computed + count) // self.flags.block_tokens) - len(request.blocks)
+        return -(-(request.computed + count) // self.flags.block_tokens) - request.blocks
 
     def _allocate(self, request: EngineRequest, count: int) -> None:
-        request.blocks += self._kv.take(max(0, self._missing(request, count)))
+        self._kv.take(request, max(0, self._missing(request, count)))
         self._name_blocks(request, min(request.computed + count, request.known_tokens))
 
     def _name_blocks(self, request: EngineRequest, tokens: int) -> None:
-        if not self.flags.prefix_caching:
-            return
-        for index in range(request.blocks_hashed, tokens // self.flags.block_tokens):
-            self._kv.name(request.blocks[index], request.block_hash(index, self.flags.block_tokens))
-            request.blocks_hashed = index + 1
-
-    def _hashes(self, request: EngineRequest) -> Iterator[Hashable]:
-        """Yield the hashes of its full blocks, the last token's left out, which is always computed."""
-        block_tokens = self.flags.block_tokens
-        return (request.block_hash(index, block_tokens) for index in range((request.known_tokens - 1) // block_tokens))
+        if self.flags.prefix_caching:
+            self._kv.name(request, tokens // self.flags.block_tokens)
 
     def _free(self, request: EngineRequest) -> None:
-        self._kv.release(request.blocks)
-        request.blocks = []
-        request.blocks_hashed = 0
+        self._kv.release(request)
