@@ -40,7 +40,6 @@ class Strand:
     """What one request named of one content. held: the spans of whoever holds some of it; free: those of nobody."""
 
     content: int
-    owner: int
     held: list[Span] = field(default_factory=list)
     free: list[Span] = field(default_factory=list)
 
@@ -87,17 +86,14 @@ class KvRuns(PlainBlocks):
         """Add what is cached of a content from a place on; return the first place that is not."""
         runs = self._by_content.get(content, ())
         while place < wanted:
-            behind = wanted
-            for run in runs:
-                if run.first <= place < run.behind:
-                    behind = min(behind, run.behind)
-                    held.append((run.strand, place, behind))
-                    place = behind
-                    break
-                if run.first > place:
-                    behind = min(behind, run.first)  # from there on this one, which was named sooner
-            else:
+            # Where one begins behind `place`, another that was named sooner has what is before it: whoever holds a
+            # block holds all before it, and of what is given up the last blocks go first.
+            run = next((run for run in runs if run.first <= place < run.behind), None)
+            if run is None:
                 break
+            behind = min(wanted, run.behind)
+            held.append((run.strand, place, behind))
+            place = behind
         return place
 
     def hold(self, request: Holder, found: Found) -> None:
@@ -183,11 +179,10 @@ class KvRuns(PlainBlocks):
     def _name(self, request: Holder, content: int, first: int, behind: int) -> None:
         runs = self._by_content.setdefault(content, [])
         last, mine = runs[-1] if runs else None, request.held[-1] if request.held else None
-        goes_on = last is not None and mine is not None and last.strand is mine.strand
-        if goes_on and last.strand.owner == request.id and last.behind == mine.behind == first:
+        if last is not None and mine is not None and last.strand is mine.strand and last.behind == first:
             last.behind = mine.behind = behind
             return
-        strand = Strand(content, request.id)
+        strand = Strand(content)
         mine = Span(strand, first, behind)
         strand.held.append(mine)
         request.held.append(mine)

@@ -14,7 +14,7 @@ BLOCK_TOKENS = 4
 
 
 class Pair:
-    """Both caches with the same requests. looks: every prompt that there was; found_blocks: by them, in all."""
+    """Both caches with the same requests. found_blocks: by all of them."""
 
     def __init__(self, blocks: int) -> None:
         self.caches = KvBlocks(blocks, BLOCK_TOKENS), KvRuns(blocks, BLOCK_TOKENS)
@@ -48,27 +48,28 @@ class Pair:
     def look(self) -> None:
         one, other = self.caches
         assert one.free == other.free
-        for first, second in [*self.running, *self.gone]:
+        for first, second in [*self.running, *self.gone[-4:]]:
             assert (first.blocks, first.named) == (second.blocks, second.named)
             assert (one.find(first).blocks, one.find(first).free) == (other.find(second).blocks, other.find(second).free)
 
 
-@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.parametrize("seed", range(8))
 def test_blocks_in_runs_are_found_and_evicted_as_they_are_one_by_one(seed):
     random = Random(seed)
-    pair, number = Pair(random.choice([20, 60, 200])), 0
-    for _ in range(150):
+    pair, number = Pair(random.choice([14, 20, 30])), 0
+    for _ in range(400):
         act = random.random()
         if act < 0.3 or not pair.running:
             number += 1
-            tokens = random.randint(1, 60)
-            asked = number, tokens, 50, 0, random.randint(0, 2), random.choice([0, tokens, random.randint(0, tokens)])
+            tokens = random.randint(8, 50)
+            asked = number, tokens, 50, 0, 0, random.choice([tokens, tokens, random.randint(0, tokens)])
             pair.begin((EngineRequest(*asked), EngineRequest(*asked)))
         elif act < 0.4 and pair.gone:
             pair.begin(pair.gone.pop(random.randrange(len(pair.gone))))
         elif act < 0.8:
-            pair.grow(random.choice(pair.running), random.randint(0, 6), random.choice([0, 0, 1, 3]))
+            pair.grow(random.choice(pair.running), random.randint(0, 4), random.choice([0, 1]))
         else:
             pair.end(random.choice(pair.running))
         pair.look()
     assert pair.found_blocks > 20
+
