@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count as count_up
 
-from bench.simulation.kv_blocks import Found, Holder, PlainBlocks
+from bench.simulation.kv_blocks import NOTHING_FOUND, Found, Holder, PlainBlocks
 
 
 @dataclass(eq=False, slots=True)
@@ -71,6 +71,8 @@ class KvRuns(PlainBlocks):
         self._numbers = count_up()
 
     def find(self, request: Holder) -> Found:
+        if not request.prefix_tokens and ~request.id not in self._by_content:
+            return NOTHING_FOUND
         wanted = (request.known_tokens - 1) // self._block_tokens
         shared = min(wanted, request.prefix_tokens // self._block_tokens)
         held: list[tuple[Strand, int, int]] = []
@@ -78,7 +80,7 @@ class KvRuns(PlainBlocks):
         if place == shared and wanted > shared:
             place = self._find(~request.id, place, wanted, held)
         if not held:
-            return Found(0, 0)
+            return NOTHING_FOUND
         free = sum(_shared(span, first, behind) for strand, first, behind in held for span in strand.free)
         return Found(place, free, held)
 
@@ -194,7 +196,8 @@ class KvRuns(PlainBlocks):
         for mine in reversed(request.held):
             strand = mine.strand
             strand.held.remove(mine)
-            for first, behind in _without(mine.first, mine.behind, strand.held):
+            left = _without(mine.first, mine.behind, strand.held) if strand.held else [(mine.first, mine.behind)]
+            for first, behind in left:
                 freed = Span(strand, first, behind, next(self._numbers))
                 strand.free.append(freed)
                 self._queue(freed)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +118,7 @@ class EngineRequest:
         return "own", self.id, index
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """One scheduled step: tokens by request id, in the order given out; who gets a first token and who ends by it.
 
     grouped: requests beside those, of which each gets its next token.

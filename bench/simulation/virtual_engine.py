@@ -142,29 +142,29 @@ class VirtualEngine:
         return budget, preempted
 
     def _admit(self, tokens: dict[int, int], chunk: int, budget: int) -> None:
-        if not self.waiting:
-            return
-        flags, skipped, active_max = self.flags, 0, self._active_max
-        while budget and skipped < len(self.waiting) and len(self.running) < active_max:
-            request = self.waiting[skipped]
+        waiting, running, flags, kv = self.waiting, self.running, self.flags, self._kv
+        skipped, active_max, keeps, block_tokens = 0, self._active_max, flags.prefix_caching, flags.block_tokens
+        while budget and skipped < len(waiting) and len(running) < active_max:
+            request = waiting[skipped]
             if request.stale:  # its output from before the preemption has yet to come back
                 skipped += 1
                 continue
-            found = self._kv.find(request) if flags.prefix_caching else NOTHING_FOUND
-            watermark = int(flags.watermark * flags.kv_blocks) if self.running else 0
-            missing = -(-request.known_tokens // flags.block_tokens) - found.blocks
-            if missing + found.free + watermark > self._kv.free:
+            found = kv.find(request) if keeps else NOTHING_FOUND
+            watermark = int(flags.watermark * flags.kv_blocks) if running else 0
+            missing = -(-request.known_tokens // block_tokens) - found.blocks
+            if missing + found.free + watermark > kv.free:
                 break
-            self._kv.hold(request, found)
-            request.computed = found.blocks * flags.block_tokens
-            request.cached_tokens += request.computed
-            count = min(request.rest, chunk, budget)
+            if found.blocks:
+                kv.hold(request, found)
+            computed = request.computed = found.blocks * block_tokens
+            request.cached_tokens += computed
+            count = min(request.prompt_tokens + request.sampled - computed, chunk, budget)
             self._allocate(request, count)
             tokens[request.id] = count
             budget -= count
             self.admissions += 1
             request.rank = self.admissions
-            self.running.append(self.waiting.pop(skipped))
+            running.append(waiting.pop(skipped))
 
     def _step(self, tokens: dict[int, int]) -> Step:
         context, chunks, first_tokens, ended = self._compute(tokens)
@@ -208,8 +208,12 @@ class VirtualEngine:
         return -(-(request.computed + count) // self.flags.block_tokens) - request.blocks
 
     def _allocate(self, request: EngineRequest, count: int) -> None:
-        self._kv.take(request, max(0, self._missing(request, count)))
-        self._name_blocks(request, min(request.computed + count, request.known_tokens))
+        behind = request.computed + count
+        missing = -(-behind // self.flags.block_tokens) - request.blocks
+        if missing > 0:
+            self._kv.take(request, missing)
+        if self.flags.prefix_caching:
+            self._name_blocks(request, min(behind, request.known_tokens))
 
     def _name_blocks(self, request: EngineRequest, tokens: int) -> None:
         if self.flags.prefix_caching:
