@@ -59,10 +59,15 @@ class EngineRoom:
 
     def _reach(self, post: Post, epoch: int, part: Part) -> None:
         if epoch == post.epoch and part.request.id in post.parts:  # else it was given up on the way
+            self.add(post, part)
+
+    def add(self, post: Post, part: Part) -> None:
+        """Let an engine have a request of `post.parts` now."""
+        if post.run is not None:
             self._look_up(post)
-            post.unseen.append(part)
-            post.engine.add(part.request)
-            self._go_on(post)
+        post.unseen.append(part)
+        post.engine.add(part.request)
+        self._go_on(post)
 
     # ── steps ──
 

@@ -63,26 +63,34 @@ class Caller:
 
 
 @dataclass(eq=False, slots=True)
-class Fate:
-    """What became of one request. late: not wholly prefilled in the first step scheduled after it reached the engine.
+class Answer:
+    """What became of one caller. late: not wholly prefilled in the first step scheduled after it reached the engine.
 
-    sent: of a divided prompt the parts that went, by their prefixes; None: the request itself. computed_tokens: that
-    engines scheduled for it, over all its parts.
+    computed_tokens: that engines scheduled for it, over all its parts.
     """
 
     caller: Caller
-    ticket: Ticket
-    waited_s: float | None = None
     engine: str | None = None
-    priority: int = 0
     first_token_at: float | None = None
     ended_at: float | None = None
     outcome: Outcome | None = None
-    reason: Reason | None = None
     late: bool = False
+    computed_tokens: int = 0
+
+
+@dataclass(eq=False, slots=True)
+class Fate(Answer):
+    """What became of one request inside admission.
+
+    sent: of a divided prompt the parts that went, by their prefixes; None: the request itself.
+    """
+
+    ticket: Ticket = field(kw_only=True)
+    waited_s: float | None = None
+    priority: int = 0
+    reason: Reason | None = None
     sent: list[int | None] = field(default_factory=list)
     recalls: int = 0
-    computed_tokens: int = 0
 
     @property
     def length(self) -> LengthClass:
@@ -108,7 +116,7 @@ class Part:
     """One request at an engine. prefix_tokens: it computes so much of a prompt; None: it is the caller's own."""
 
     sender: Sender
-    fate: Fate
+    fate: Answer
     request: EngineRequest
     prefix_tokens: int | None
 

@@ -116,7 +116,7 @@ class VirtualPool:
         self._let_come(callers, began)
         room = self.room
         ticket, events = self.admission.offer(self._assign(self.plan, caller), room.now)
-        self.fates[ticket.id] = Fate(caller, ticket)
+        self.fates[ticket.id] = Fate(caller, ticket=ticket)
         self.waiting.add(ticket.id)
         if caller.leaves_after_s is not None:
             room.at(room.now + caller.leaves_after_s, partial(self._leave, ticket), rank=1)
@@ -186,17 +186,17 @@ class VirtualPool:
 
     def _take_back(self, post: Post, ticket: Ticket) -> None:
         """Abort what is at the engine of this ticket."""
-        for part in [part for part in post.parts.values() if part.fate.ticket is ticket]:
+        for part in [part for part in post.parts.values() if _fate(part).ticket is ticket]:
             self.room.take_back(post, part)
 
     def first_token(self, part: Part) -> None:
         """Hear of a request's first token."""
         if part.prefix_tokens is None:
-            self._follow(self.admission.first_token(part.fate.ticket, self.room.now))
+            self._follow(self.admission.first_token(_fate(part).ticket, self.room.now))
 
     def ended(self, part: Part) -> None:
         """Hear that a request has its last token."""
-        ticket, now = part.fate.ticket, self.room.now
+        ticket, now = _fate(part).ticket, self.room.now
         if part.prefix_tokens is None:
             self._follow(self.admission.finish(ticket, Outcome.COMPLETED, now))
         else:
@@ -259,3 +259,8 @@ class VirtualPool:
             self._follow(self.admission.tick(self.room.now))
         else:
             self._set_timer()
+
+
+def _fate(part: Part) -> Fate:
+    assert isinstance(part.fate, Fate), "a part of this gateway's"
+    return part.fate

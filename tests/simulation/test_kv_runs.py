@@ -50,7 +50,10 @@ class Pair:
         assert one.free == other.free
         for first, second in [*self.running, *self.gone[-4:]]:
             assert (first.blocks, first.named) == (second.blocks, second.named)
-            assert (one.find(first).blocks, one.find(first).free) == (other.find(second).blocks, other.find(second).free)
+            assert (one.find(first).blocks, one.find(first).free) == (
+                other.find(second).blocks,
+                other.find(second).free,
+            )
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -72,4 +75,3 @@ def test_blocks_in_runs_are_found_and_evicted_as_they_are_one_by_one(seed):
             pair.end(random.choice(pair.running))
         pair.look()
     assert pair.found_blocks > 20
-

@@ -141,6 +141,45 @@ def test_priorities_of_an_arm_without_a_gateway_reach_the_engine():
     assert urgent < plain / 2
 
 
+def mixed_trace(*, leaves_after_s: tuple[float | None, ...] = (None,)) -> Trace:
+    kinds = (("short", 512, 1), ("long", 5000, 30), ("short", 64, 200))
+    trace = a_trace(*((at / 7, *kinds[at % 3]) for at in range(60)))
+    gone = [leaves_after_s[at % len(leaves_after_s)] for at in range(60)]
+    left = tuple(replace(each, cancel_after_s=after_s) for each, after_s in zip(trace.arrivals, gone, strict=True))
+    return Trace(left, trace.span_s, trace.origin)
+
+
+@pytest.mark.parametrize("prefix_caching", [True, False])
+def test_an_engine_by_itself_answers_as_behind_a_gateway_that_only_relays(prefix_caching):
+    trace = mixed_trace(leaves_after_s=(None, None, 0.0001, 0.4, 9.0))
+    alone, relayed = (
+        records_of(a_setup(policy, enable_prefix_caching=prefix_caching), trace) for policy in ("direct", "passthrough")
+    )
+    assert {record.outcome for record in alone} == {Outcome.COMPLETED, Outcome.CANCELLED}
+    of_gateway: Any = {"gateway_queue_ms": None, "gateway_length_class": None}
+    assert alone == [replace(record, **of_gateway) for record in relayed]
+
+
+def test_an_arm_that_states_no_policy_is_an_engine_by_itself():
+    [setup] = study.setups(a_scenario(arms=[{"name": "a"}], simulation={"engines": 3}), CPU, Path())
+    assert setup.plan is None
+    assert setup.to_json()["policy"] == "direct"
+    assert all(record.outcome is Outcome.COMPLETED for record in records_of(setup, mixed_trace()))
+
+
+def test_a_gateway_hears_of_its_own_engine_that_its_kv_cache_ran_out():
+    """Behind a plan that reserves none: what the engine preempted has it plan with less."""
+    setup = a_setup("bounded-fifo", num_gpu_blocks_override=40, max_num_seqs=32)
+    assert setup.plan is not None
+    plan = replace(setup.plan, admission=replace(setup.plan.admission, kv=None))
+    setup = replace(setup, plan=plan)
+    [pool] = play_module.senders(setup, 1)
+    pool.expect([Caller(0.1, 500, 900) for _ in range(8)])
+    pool.room.run()
+    assert pool.room.posts["engine-0"].engine.preemptions > 0
+    assert pool.admission.fleet["engine-0"]._drift.kv_share < 1.0
+
+
 def test_gateways_have_engines_and_requests_of_their_own():
     trace = a_trace(*((at / 10, "short", 512, 8) for at in range(200)))
     alone = records_of(a_setup(fleet={"engines": 4}), trace)
@@ -172,7 +211,7 @@ def test_a_gateway_learns_from_the_engines_how_much_room_others_took():
     """One has ten requests at the engine: the other, which sent none, plans with ten sequences less than its 24."""
     setup = a_setup("bounded-fifo", fleet={"gateways": 2, "shared_engines": True}, max_num_seqs=32)
     room, callers = play_module.a_room(setup, ["a"]), [Caller(0.1, 64, 4000) for _ in range(10)]
-    first, second = (play_module.a_gateway(setup, room, number) for number in range(2))
+    first, second = (play_module.a_gateway(setup, setup.plan, room, number) for number in range(2))
     first.expect(callers)
     second.look_at_engines()
     caps = []
