@@ -23,7 +23,10 @@ from bench.trace.arrivals import Trace
 
 @dataclass(frozen=True, slots=True)
 class CellPlan:
-    """Everything that a cell is made of. idle_urls: engines that must be idle before it begins."""
+    """Everything that a cell is made of. idle_urls: engines that must be idle before it begins.
+
+    speed_probe: the target's engine is timed before and after it.
+    """
 
     cell_id: str
     repeat: int
@@ -44,6 +47,7 @@ class CellPlan:
     seeds: Mapping[str, int]
     metadata: Mapping[str, str]
     command: Sequence[str]
+    speed_probe: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +72,7 @@ class Seen:
     """What the load leaves behind, kept outside the event loop so that an interruption does not lose it.
 
     samples: of the engine, until sampled_until_ms at the latest. processes: of the client. client_faults: why what they
-    saw is not all.
+    saw is not all. speed: of the engine, before and after.
     """
 
     flights: list[Flight]
@@ -82,3 +86,4 @@ class Seen:
     client_faults: list[str] = field(default_factory=list)
     version: str | None = None
     busy_engines: list[str] = field(default_factory=list)
+    speed: dict[str, dict[str, Any]] = field(default_factory=dict)

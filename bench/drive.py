@@ -18,6 +18,7 @@ from bench.cell_records import write_down
 from bench.engine.samples import placed
 from bench.engine.sampling import read_lines, sampled
 from bench.engine.session import open_session
+from bench.engine.speed_probe import probe
 from bench.engine.watch import engine_version, scrape, wait_until_idle
 from bench.errors import TargetUnreachableError
 from bench.load.bodies import BodyStyle, PreparedRequest, prepare
@@ -83,6 +84,7 @@ async def _drive(
             if not await wait_until_idle(session, url, wait_s_max=plan.idle_wait_s_max, clock=clock):
                 seen.busy_engines.append(url)
         await reach(session, target)
+        await _time_engine(plan, seen, "before", clock)
         if target.metrics_url is not None:
             seen.version = await engine_version(session, target.metrics_url)
             seen.before = await scrape(session, target.metrics_url)
@@ -94,3 +96,12 @@ async def _drive(
         await processes.run(seen.started_at, seen.started_at + plan.windows.cut_s)
         if target.metrics_url is not None:
             seen.after = await scrape(session, target.metrics_url)
+            if plan.speed_probe and await wait_until_idle(
+                session, target.metrics_url, wait_s_max=plan.idle_wait_s_max, clock=clock
+            ):
+                await _time_engine(plan, seen, "after", clock)
+
+
+async def _time_engine(plan: CellPlan, seen: Seen, when: str, clock: Callable[[], float]) -> None:
+    if plan.speed_probe and plan.target.metrics_url is not None:
+        seen.speed[when] = await probe(plan.target.metrics_url, plan.model, clock)

@@ -7,6 +7,7 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import uvloop
 
@@ -17,6 +18,7 @@ from bench.commands.exits import Exit
 from bench.corpus import prompts, tokenizer
 from bench.corpus.tokenizer import PromptForm
 from bench.engine.session import open_session
+from bench.engine.speed_probe import probe
 from bench.errors import TargetUnreachableError
 from bench.load.bodies import BodyStyle
 from bench.load.client import StreamingClient
@@ -74,7 +76,7 @@ def execute(args: argparse.Namespace, command: Sequence[str]) -> int:
     clock = time.perf_counter
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            started_at, flights = runner.run(_saturate(args, target, PATHS[form], requests, clock))
+            started_at, flights, speed = runner.run(_saturate(args, target, PATHS[form], requests, clock))
     except TargetUnreachableError:
         folder.discard()
         raise
@@ -86,11 +88,14 @@ def execute(args: argparse.Namespace, command: Sequence[str]) -> int:
         "command": list(command),
         "target": target.public(),
         "concurrency": args.concurrency,
+        "warmup_s": args.warmup,
         "mix": {load.name: load.share for load in mix},
         "seed": args.seed,
         "tokenizer_sha256": served.sha256,
         "metadata": metadata,
     }
+    if speed:
+        said["engine_speed"] = speed
     folder.write_json("capacity.json", said | {"capacity": found.to_json()})
     print(_described(found, args.concurrency))
     print(f"\nrecords: {folder.path}")
@@ -99,9 +104,12 @@ def execute(args: argparse.Namespace, command: Sequence[str]) -> int:
 
 async def _saturate(
     args: argparse.Namespace, target: Target, path: str, requests: Iterator[Flight], clock: Callable[[], float]
-) -> tuple[float, list[Flight]]:
+) -> tuple[float, list[Flight], dict[str, Any]]:
+    speed = {}
     async with open_session() as session:
         await reach(session, target)
+    if target.metrics_url is not None:
+        speed["before"] = await probe(target.metrics_url, args.model, clock)
     async with StreamingClient(target.base_url, path, clock) as client:
         await client.warm(args.concurrency)
         say(f"{args.concurrency} requests in flight for {args.warmup + args.duration:g} s")
@@ -115,7 +123,9 @@ async def _saturate(
             cut_at=stop_at + CLOSED_DRAIN_S,
             clock=clock,
         )
-        return started_at, flights
+    if target.metrics_url is not None:
+        speed["after"] = await probe(target.metrics_url, args.model, clock)
+    return started_at, flights, speed
 
 
 def _described(found: Capacity, concurrency: int) -> str:

@@ -45,17 +45,21 @@ def read_run(folder: Path) -> StoredRun:
     if not is_whole(folder):
         raise UsageError(f"{folder}: no whole run. It has a {LAST_FILE} where it is one.")
     try:
-        lines = _lines(folder / "requests.jsonl", must_be=True)
         return StoredRun(
             folder=folder,
             run=read_json(folder / "run.json"),
-            records=[from_row(json.loads(line)) for line in lines],
+            records=read_requests(folder),
             measurements=read_json(folder / "measurements.json"),
             verdict=read_json(folder / "verdict.json"),
             engine=[json.loads(line) for line in _lines(folder / ENGINE_FILE)],
         )
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise UsageError(f"{folder}: cannot be read as a run ({error}).") from error
+
+
+def read_requests(folder: Path) -> list[RequestRecord]:
+    """Raises OSError and ValueError where there are none to be read."""
+    return [from_row(json.loads(line)) for line in _lines(folder / "requests.jsonl", must_be=True)]
 
 
 def _lines(path: Path, *, must_be: bool = False) -> list[str]:

@@ -24,8 +24,9 @@ PROBED_TOKENS = (64, 128, 256, 512, 1024, 2048)
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """One arm, ready to be played. plan None: callers send to the engines themselves. engines: of all gateways together; each has its share, or sends to all of them.
+    """One arm, ready to be played. plan None: callers send to the engines themselves.
 
+    engines: of all gateways together; each has its share, or sends to all of them.
     service_classes: of each class of the trace. priority: of each class, sent instead of the policy's. tenants: of each
     class.
     """
