@@ -149,8 +149,12 @@ class KvRuns(PlainBlocks):
 
     def _forget(self, strand: Strand, first: int, behind: int) -> None:
         """Let evicted blocks be found no more."""
+        runs = self._by_content[strand.content]
+        if len(runs) == 1 and runs[0].first < first and runs[0].behind == behind:
+            runs[0].behind = first
+            return
         left: list[Run] = []
-        for run in self._by_content[strand.content]:
+        for run in runs:
             if run.strand is not strand or run.behind <= first or run.first >= behind:
                 left.append(run)
                 continue

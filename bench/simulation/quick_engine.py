@@ -222,7 +222,7 @@ class QuickEngine(VirtualEngine):
         self._ended_by_then = self._ended
         last = group.ends.pop(number, None) if count else None
         if last:
-            requests = [*last, *(self._requests[request_id] for request_id in ended)]
+            requests = [*last, *(self._requests[request_id] for request_id in ended)] if ended else last
             ended = [request.id for request in sorted(requests, key=_rank)]
         duration_s = self.step_time.step_s(
             sum(tokens.values()) + count, len(tokens) + count, context + group.context, chunks + count

@@ -212,12 +212,12 @@ class VirtualEngine:
         missing = -(-behind // self.flags.block_tokens) - request.blocks
         if missing > 0:
             self._kv.take(request, missing)
-        if self.flags.prefix_caching:
-            self._name_blocks(request, min(behind, request.known_tokens))
+        self._name_blocks(request, min(behind, request.prompt_tokens + request.delivered))
 
     def _name_blocks(self, request: EngineRequest, tokens: int) -> None:
-        if self.flags.prefix_caching:
-            self._kv.name(request, tokens // self.flags.block_tokens)
+        full = tokens // self.flags.block_tokens
+        if full > request.named and self.flags.prefix_caching:
+            self._kv.name(request, full)
 
     def _free(self, request: EngineRequest) -> None:
         self._kv.release(request)
