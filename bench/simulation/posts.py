@@ -152,26 +152,8 @@ class Post:
     unseen: list[Part] = field(default_factory=list)
     parts: dict[int, Part] = field(default_factory=dict)
     tickets: dict[Ticket, None] = field(default_factory=dict)
-    in_prefill: set[Ticket] = field(default_factory=set)
-    longs_in_prefill: int = 0
-    short_tokens: int = 0
     epoch: int = 0
     cut_at: float = NEVER_S
-
-    def begin(self, ticket: Ticket) -> None:
-        self.tickets[ticket] = None
-        self.in_prefill.add(ticket)
-        self._count(ticket, 1)
-
-    def end_prefill(self, ticket: Ticket) -> None:
-        """Count the prefill as over; again, or after `end`: nothing happens."""
-        if ticket in self.in_prefill:
-            self.in_prefill.discard(ticket)
-            self._count(ticket, -1)
-
-    def end(self, ticket: Ticket) -> None:
-        self.end_prefill(ticket)
-        self.tickets.pop(ticket, None)
 
     def lose(self, fresh: Engine) -> None:
         """Lose all that is at the engine; `fresh` is in its place, and cannot be reached yet."""
@@ -247,9 +229,3 @@ class Post:
     def free_at(self) -> float:
         """When the steps in flight have run; the past where none is."""
         return self.in_flight[-1][1] if self.in_flight else 0.0
-
-    def _count(self, ticket: Ticket, sign: int) -> None:
-        if ticket.assignment.length_class is LengthClass.LONG:
-            self.longs_in_prefill += sign
-        else:
-            self.short_tokens += sign * ticket.assignment.prompt_tokens

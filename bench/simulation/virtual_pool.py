@@ -138,7 +138,7 @@ class VirtualPool:
         post, ticket = self.posts[event.engine], fate.ticket
         fate.waited_s, fate.engine = event.waited_s, event.engine
         fate.priority = event.priority if fate.caller.priority is None else fate.caller.priority
-        post.begin(ticket)
+        post.tickets[ticket] = None
         if not event.divided:
             self._send(post, Part(self, fate, self._request(fate, None, self._first_number + ticket.id), None))
             return
@@ -225,8 +225,6 @@ class VirtualPool:
                 self.slices[result] += 1
             case FirstToken():
                 fate.first_token_at = self.room.now
-                assert fate.engine is not None
-                self.posts[fate.engine].end_prefill(event.ticket)
             case Refused(refusal=refusal, waited_s=waited_s, outcome=outcome):
                 fate.reason, fate.waited_s = refusal.reason, waited_s
                 self._end(fate, outcome)
@@ -241,7 +239,7 @@ class VirtualPool:
         self.waiting.discard(fate.ticket.id)
         self.counts[outcome] += 1
         if fate.engine is not None:
-            self.posts[fate.engine].end(fate.ticket)
+            self.posts[fate.engine].tickets.pop(fate.ticket, None)
 
     def _set_timer(self) -> None:
         at = self.admission.next_tick_at()
