@@ -6,7 +6,7 @@ say by how much. Judges nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from statistics import median
 from typing import Any
 
@@ -18,7 +18,12 @@ PROMPT_TOKENS, OUTPUT_TOKENS, ROUNDS = 1024, 9, 8
 REQUEST_S_MAX = 30.0
 
 
-async def probe(metrics_url: str, model: str, clock: Callable[[], float]) -> dict[str, Any]:
+async def probe_all(metrics_urls: Iterable[str], model: str, clock: Callable[[], float]) -> list[dict[str, Any]]:
+    """Time several engines, one after another."""
+    return [await _probe(url, model, clock) for url in metrics_urls]
+
+
+async def _probe(metrics_url: str, model: str, clock: Callable[[], float]) -> dict[str, Any]:
     """Time the engine whose /metrics is there.
 
     Return seconds from sending to the first token and from there to the last, one each round; or why not.

@@ -47,7 +47,8 @@ def probed(profile: Profile, said: Mapping[str, Any]) -> float | None:
 
     said: `engine_speed` of a record.
     """
-    taken_s = [each for when in ("before", "after") if (each := typical_s(said.get(when, {"failed": "none"})))]
+    probes = [probe for when in ("before", "after") for probe in said.get(when, ())]
+    taken_s = [each for probe in probes if (each := typical_s(probe)) is not None]
     return fmean(taken_s) / _lone_s(profile) if taken_s else None
 
 

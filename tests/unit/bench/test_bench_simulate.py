@@ -286,9 +286,9 @@ def a_probe(profile: Profile, times: float) -> dict[str, Any]:
 
 
 def test_probes_before_and_after_say_how_much_slower_the_engine_was_than_its_costs():
-    found = {"before": a_probe(CPU, 1.2), "after": a_probe(CPU, 1.4)}
+    found = {"before": [a_probe(CPU, 1.2)], "after": [a_probe(CPU, 1.4)]}
     assert probed(CPU, found) == pytest.approx(1.3, rel=1e-6)
-    assert probed(CPU, {"before": found["before"], "after": {"failed": "timed_out"}}) == pytest.approx(1.2, rel=1e-6)
+    assert probed(CPU, {"before": found["before"], "after": [{"failed": "timed_out"}]}) == pytest.approx(1.2, rel=1e-6)
     assert probed(CPU, {}) is None
 
 
@@ -296,7 +296,7 @@ def saturated_by(profile: Profile, times: float) -> Saturated:
     """What `gateway bench capacity` would say of an engine of the profile, every cost so many times as high."""
     flags = a_setup("direct").flags
     requests = [("short", 512, 16), ("short", 512, 16), ("short", 512, 16), ("long", 8192, 16)] * 30
-    asked = Saturated(1.0, 8, 10.0 * times, 60.0 * times, requests, {"before": a_probe(profile, times)})
+    asked = Saturated(1.0, 8, 10.0 * times, 60.0 * times, requests, {"before": [a_probe(profile, times)]})
     return replace(asked, requests_per_s=saturated(slower(profile, times), flags, asked))
 
 
@@ -314,7 +314,7 @@ def test_a_measured_run_is_played_at_the_speed_that_its_engine_had(tmp_path):
         folder = tmp_path / f"run-{number}"
         folder.mkdir()
         (folder / "run.json").write_text(json.dumps({"cell_id": cell_id(block, arm)}))
-        (folder / "measurements.json").write_text(json.dumps({"engine_speed": {"before": a_probe(CPU, times)}}))
+        (folder / "measurements.json").write_text(json.dumps({"engine_speed": {"before": [a_probe(CPU, times)]}}))
         (folder / LAST_FILE).write_text("{}")
     speeds = Speeds.of(CPU, a_setup("direct").flags, None, tmp_path / "comparison.json")
     assert speeds.slower("a", block) == pytest.approx(1.5, rel=1e-6)
