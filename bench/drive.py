@@ -90,7 +90,8 @@ async def _drive(
             if not await wait_until_idle(session, url, wait_s_max=plan.idle_wait_s_max, clock=clock):
                 seen.busy_engines.append(url)
         await reach(session, target)
-        if plan.speed_probe:
+        is_timed = plan.speed_probe and bool(target.metrics_urls)
+        if is_timed:
             seen.speed["before"] = await probe_all(target.metrics_urls.values(), plan.model, clock)
         for name, url in target.metrics_urls.items():
             seen.engines[name] = Around(await scrape(session, url), version=await engine_version(session, url))
@@ -103,7 +104,7 @@ async def _drive(
         for name, url in target.metrics_urls.items():
             seen.engines[name].after = await scrape(session, url)
         seen.target_gone = not await answers(session, target)
-        if plan.speed_probe and not seen.target_gone:
+        if is_timed and not seen.target_gone:
             for url in target.metrics_urls.values():
                 await wait_until_idle(session, url, wait_s_max=plan.idle_wait_s_max, clock=clock)
             seen.speed["after"] = await probe_all(target.metrics_urls.values(), plan.model, clock)
