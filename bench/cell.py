@@ -22,7 +22,10 @@ from bench.trace.arrivals import Trace
 
 @dataclass(frozen=True, slots=True)
 class CellPlan:
-    """Everything that a cell is made of. idle_urls: engines that must be idle before it begins."""
+    """Everything that a cell is made of. idle_urls: engines that must be idle before it begins.
+
+    speed_probe: the target's engine is timed before and after it.
+    """
 
     cell_id: str
     repeat: int
@@ -43,6 +46,7 @@ class CellPlan:
     seeds: Mapping[str, int]
     metadata: Mapping[str, str]
     command: Sequence[str]
+    speed_probe: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,7 @@ class Seen:
 
     engines: those that are read, by name; samples: of them, until sampled_until_ms at the latest. target_gone: nothing
     answered there after the load. processes: of the client. client_faults: why what they saw is not all.
+    speed: of the engines, before and after.
     """
 
     flights: list[Flight]
@@ -80,3 +85,4 @@ class Seen:
     loop_lags_s: list[float] = field(default_factory=list)
     client_faults: list[str] = field(default_factory=list)
     busy_engines: list[str] = field(default_factory=list)
+    speed: dict[str, list[dict[str, Any]]] = field(default_factory=dict)

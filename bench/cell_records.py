@@ -39,6 +39,8 @@ def write_down(plan: CellPlan, run_id: str, folder: RunFolder, seen: Seen, *, in
     said = measured.to_json() | engines
     if plan.engine_cost_per_hour is not None:
         said["cost"] = cost(measured.classes["all"], plan.engine_cost_per_hour).to_json()
+    if seen.speed:
+        said["engine_speed"] = seen.speed
     folder.write_json("measurements.json", said)
     folder.write_json("verdict.json", verdict.to_json())
     tokenizer = str(plan.tokenizer.folder)

@@ -19,6 +19,7 @@ from bench.engine.around import Around
 from bench.engine.samples import placed
 from bench.engine.sampling import read_lines, sampled
 from bench.engine.session import open_session
+from bench.engine.speed_probe import probe_all
 from bench.engine.watch import engine_version, scrape, wait_until_idle
 from bench.errors import TargetUnreachableError
 from bench.load.bodies import BodyStyle, PreparedRequest, prepare
@@ -89,6 +90,9 @@ async def _drive(
             if not await wait_until_idle(session, url, wait_s_max=plan.idle_wait_s_max, clock=clock):
                 seen.busy_engines.append(url)
         await reach(session, target)
+        is_timed = plan.speed_probe and bool(target.metrics_urls)
+        if is_timed:
+            seen.speed["before"] = await probe_all(target.metrics_urls.values(), plan.model, clock)
         for name, url in target.metrics_urls.items():
             seen.engines[name] = Around(await scrape(session, url), version=await engine_version(session, url))
         echo(f"{target.name}: {len(seen.flights)} requests over {plan.windows.span_s:g} s")
@@ -100,3 +104,7 @@ async def _drive(
         for name, url in target.metrics_urls.items():
             seen.engines[name].after = await scrape(session, url)
         seen.target_gone = not await answers(session, target)
+        if is_timed and not seen.target_gone:
+            for url in target.metrics_urls.values():
+                await wait_until_idle(session, url, wait_s_max=plan.idle_wait_s_max, clock=clock)
+            seen.speed["after"] = await probe_all(target.metrics_urls.values(), plan.model, clock)

@@ -32,8 +32,12 @@ class Cell:
 
     @property
     def cell_id(self) -> str:
-        load = self.block.load
-        return f"{load.label}, {load.mix}, {self.block.trace}, {self.arm.name}"
+        return cell_id(self.block, self.arm.name)
+
+
+def cell_id(block: Block, arm: str) -> str:
+    """What a cell is called in records."""
+    return f"{block.load.label}, {block.load.mix}, {block.trace}, {arm}"
 
 
 def cells(scenario: Scenario) -> list[Cell]:

@@ -57,6 +57,7 @@ class Plans:
             form=scenario.endpoint,
             model=scenario.model,
             cache_salted=scenario.cache_salt,
+            speed_probe=scenario.speed_probe,
             engine_cost_per_hour=scenario.engine_cost_per_hour,
             windows=Windows(scenario.warmup_s, round(trace.span_s - scenario.warmup_s, 6), scenario.drain_deadline_s),
             limits=self._limits,

@@ -107,6 +107,7 @@ class Scenario(_Strict):
     goodput: list[str] = []
     lag_tolerance_ms: Positive = 50.0
     cache_salt: bool = True
+    speed_probe: bool = False
     engine_cost_per_hour: Positive | None = None
     metadata: dict[str, str] = {}
     simulation: Simulation = Simulation()

@@ -11,6 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
 FLEET_MAX = 10_000
+DIRECT = "direct"
+"""In the place of a policy: no gateway, callers send to the engine themselves."""
 
 
 class _Strict(BaseModel):
@@ -33,9 +35,9 @@ class SimulatedEngine(_Strict):
 
 
 class SimulatedArm(_Strict):
-    """policy: a shipped one by name or a file, relative to the scenario; passthrough is an engine by itself."""
+    """policy: a shipped one by name or a file, relative to the scenario; direct: an engine by itself."""
 
-    policy: Annotated[str, Field(min_length=1)] = "passthrough"
+    policy: Annotated[str, Field(min_length=1)] = DIRECT
     engine: SimulatedEngine = SimulatedEngine()
 
 

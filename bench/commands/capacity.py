@@ -7,6 +7,7 @@ import asyncio
 import random
 import time
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import uvloop
 
@@ -17,6 +18,7 @@ from bench.commands.exits import Exit
 from bench.corpus import prompts, tokenizer
 from bench.corpus.tokenizer import PromptForm
 from bench.engine.session import open_session
+from bench.engine.speed_probe import probe_all
 from bench.errors import TargetUnreachableError
 from bench.load.bodies import BodyStyle
 from bench.load.client import StreamingClient
@@ -72,18 +74,22 @@ def execute(args: argparse.Namespace, command: Sequence[str]) -> int:
     folder = RunFolder(args.result_dir, run_id)
     style = BodyStyle(form, args.model, None if args.no_cache_salt else run_id)
     requests = endless_flights(loads, corpus, style=style, target=target, run_id=run_id)
-    records = _measured(args, target, PATHS[form], requests, folder)
+    speed: dict[str, Any] = {}
+    records = _measured(args, target, PATHS[form], requests, folder, speed=speed)
     found = estimate(records, from_ms=args.warmup * 1000, to_ms=(args.warmup + args.duration) * 1000)
     said = {
         "run_id": run_id,
         "command": list(command),
         "target": target.public(),
         "concurrency": args.concurrency,
+        "warmup_s": args.warmup,
         "mix": {load.name: load.share for load in mix},
         "seed": args.seed,
         "tokenizer_sha256": served.sha256,
         "metadata": metadata,
     }
+    if speed:
+        said["engine_speed"] = speed
     folder.write_json("capacity.json", said | {"capacity": found.to_json()})
     print(_described(found, args.concurrency))
     print(f"\nrecords: {folder.path}")
@@ -91,14 +97,20 @@ def execute(args: argparse.Namespace, command: Sequence[str]) -> int:
 
 
 def _measured(
-    args: argparse.Namespace, target: Target, path: str, requests: Iterator[Flight], folder: RunFolder
+    args: argparse.Namespace,
+    target: Target,
+    path: str,
+    requests: Iterator[Flight],
+    folder: RunFolder,
+    *,
+    speed: dict[str, Any],
 ) -> list[RequestRecord]:
     """Of all that was sent, written down whatever happened. Raises KeyboardInterrupt where it was told to end."""
     sent: list[Flight] = []
     with ToldToEnd() as told:
         try:
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                runner.run(told.cancels(_saturate(args, target, path, requests, sent)))
+                runner.run(told.cancels(_saturate(args, target, path, requests, sent, speed=speed)))
         except TargetUnreachableError:
             folder.discard()
             raise
@@ -112,11 +124,20 @@ def _measured(
 
 
 async def _saturate(
-    args: argparse.Namespace, target: Target, path: str, requests: Iterator[Flight], sent: list[Flight]
+    args: argparse.Namespace,
+    target: Target,
+    path: str,
+    requests: Iterator[Flight],
+    sent: list[Flight],
+    *,
+    speed: dict[str, Any],
 ) -> None:
     clock = time.perf_counter
     async with open_session() as session:
         await reach(session, target)
+    engines = target.metrics_urls.values()
+    if engines:
+        speed["before"] = await probe_all(engines, args.model, clock)
     async with StreamingClient(target.base_url, path, clock) as client:
         await client.warm(args.concurrency)
         say(f"{args.concurrency} requests in flight for {args.warmup + args.duration:g} s")
@@ -130,6 +151,8 @@ async def _saturate(
             cut_at=stop_at + CLOSED_DRAIN_S,
             clock=clock,
         )
+    if engines:
+        speed["after"] = await probe_all(engines, args.model, clock)
 
 
 def _described(found: Capacity, concurrency: int) -> str:

@@ -7,6 +7,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from bench.scenario import Scenario, checked
 from bench.simulation import study
 from bench.simulation.profiles import PROFILES, Profile, calibrated
 from bench.simulation.results import Simulated, held_against
+from bench.simulation.speed import Speeds
 from bench.simulation.study import Run
 
 __all__ = ["EXAMPLE", "HELP", "add_arguments", "execute"]
@@ -49,6 +51,8 @@ def execute(args: argparse.Namespace, command: Sequence[str]) -> int:
     made = [study.setups(scenario, profile, base) for profile in profiles]
     measured = None if args.measured is None else _measured(args.measured, scenario)
     todo = [task for each in made for task in study.tasks(scenario, each, limits, keeps_records=measured is not None)]
+    speeds = Speeds.of(profiles[0], made[0][0].flags, args.capacity, args.measured)
+    todo = [replace(task, slower=speeds.slower(task.setup.arm, task.block)) for task in todo]
     folder = RunFolder(args.result_dir, f"{scenario.name}-simulated-{new_run_id()}")
     began = time.perf_counter()
     runs = study.run_all(todo, args.jobs, lambda done: _say(f"[{done}/{len(todo)}]"))

@@ -25,6 +25,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     engine.add_argument(
         "--calibration", type=Path, metavar="FILE", help="step costs that `gateway bench calibrate` wrote"
     )
+    engine.add_argument(
+        "--capacity",
+        type=Path,
+        metavar="DIR",
+        help="a record of `gateway bench capacity` that these costs have to carry",
+    )
     engine.add_argument("--scheduling-policy", choices=["fcfs", "priority"], help="without a scenario (default fcfs)")
     engine.add_argument("--max-num-batched-tokens", type=arguments.whole, metavar="N", help="(default: the profile's)")
     engine.add_argument("--long-prefill-token-threshold", type=arguments.whole, metavar="N", help="(default: off)")

@@ -44,7 +44,6 @@ def read_run(folder: Path) -> StoredRun:
     if not is_whole(folder):
         raise UsageError(f"{folder}: no whole run. It has a {LAST_FILE} where it is one.")
     try:
-        lines = _lines(folder / "requests.jsonl", must_be=True)
         run, measurements, verdict = (read_json(folder / f"{name}.json") for name in ("run", "measurements", "verdict"))
         return StoredRun(
             folder=folder,
@@ -52,13 +51,18 @@ def read_run(folder: Path) -> StoredRun:
             valid=verdict["verdict"] == "VALID",
             window_s=float(measurements["window"]["seconds"]),
             run=run,
-            records=[from_row(json.loads(line)) for line in lines],
+            records=read_requests(folder),
             measurements=measurements,
             verdict=verdict,
             engine=[json.loads(line) for line in _lines(folder / ENGINE_FILE)],
         )
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise UsageError(f"{folder}: cannot be read as a run ({error}).") from error
+
+
+def read_requests(folder: Path) -> list[RequestRecord]:
+    """Raises OSError and ValueError where there are none to be read."""
+    return [from_row(json.loads(line)) for line in _lines(folder / "requests.jsonl", must_be=True)]
 
 
 def _lines(path: Path, *, must_be: bool = False) -> list[str]:

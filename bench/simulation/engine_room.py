@@ -59,15 +59,22 @@ class EngineRoom:
 
     def _reach(self, post: Post, epoch: int, part: Part) -> None:
         if epoch == post.epoch and part.request.id in post.parts:  # else it was given up on the way
+            self.add(post, part)
+
+    def add(self, post: Post, part: Part) -> None:
+        """Let an engine have a request of `post.parts` now."""
+        if post.run is not None:
             self._look_up(post)
-            post.unseen.append(part)
-            post.engine.add(part.request)
-            self._go_on(post)
+        post.unseen.append(part)
+        post.engine.add(part.request)
+        self._go_on(post)
 
     # ── steps ──
 
     def _go_on(self, post: Post) -> None:
         """Let an engine work, after all else that happens in this instant."""
+        if not post.has_room:
+            return  # whoever makes room has it go on
         if self._agenda and self._agenda[0][0] <= self.now:
             self.at(self.now, partial(self._work, post, post.epoch), rank=4)
         else:
@@ -76,7 +83,7 @@ class EngineRoom:
     def _work(self, post: Post, epoch: int) -> None:
         """Schedule steps while the engine has work and room for a batch in flight."""
         while epoch == post.epoch and post.has_room and post.engine.busy:
-            if not post.in_flight:
+            if post.aborts and not post.in_flight:
                 post.cross_border()
             if steps := post.may_run():
                 run = post.begin_run(self.now, steps)
@@ -87,7 +94,8 @@ class EngineRoom:
                 break
             self.steps += 1
             ends_at = max(self.now, post.free_at) + step.duration_s
-            post.see(step)
+            if post.unseen:
+                post.see(step)
             post.in_flight.append((step, ends_at))
             self.at(ends_at, partial(self._end_step, post, epoch, ends_at), rank=0)
 
@@ -107,7 +115,8 @@ class EngineRoom:
         if epoch != post.epoch or not post.in_flight or post.in_flight[0][1] != ends_at:
             return  # lost with its process, or taken into a run
         step, _ = post.in_flight.popleft()
-        post.cross_border()
+        if post.aborts:
+            post.cross_border()
         post.engine.end(step)
         if step.first_tokens or step.ended:
             self.at(self.now + self.network_s, partial(self._hear, post, epoch, step), rank=0)

@@ -1,93 +1,149 @@
-"""The KV cache's blocks: who holds how many, and which of the free ones can still serve a prefix.
+"""The KV cache's blocks, one by one: who holds how many, and which of the free ones can still serve a prefix.
 
-Owns references, hashes and the order of eviction. Free blocks without a hash always go first in vLLM's queue, and are
-all alike: here they are a number. Free blocks with a hash follow, least recently freed first.
+Owns references, names and the order of eviction. Free blocks without a name always go first in vLLM's queue, and are
+all alike: here they are a number. Free blocks with a name follow, least recently freed first.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+
+class Holder(Protocol):
+    """What a cache needs of a request. blocks: how many it holds; held: those of them that have names, as the cache
+    keeps them; named: how many those are, its first ones. Its first prefix_tokens are those of every `prefix`.
+    """
+
+    id: int
+    prefix: int
+    prefix_tokens: int
+    blocks: int
+    named: int
+    held: list[Any]
+
+    @property
+    def known_tokens(self) -> int: ...
+
+    def block_hash(self, index: int, block_tokens: int) -> Hashable: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The longest run of blocks from a request's first on that are cached. free: how many of them nobody holds."""
+
+    blocks: int
+    free: int
+    held: Sequence[Any] = ()
+
+
+NOTHING_FOUND = Found(0, 0)
+
+
+class PlainBlocks:
+    """Blocks that keep nothing once they are free: all alike, and a number. All but the null block."""
+
+    def __init__(self, blocks: int) -> None:
+        self.free = blocks - 1
+
+    def find(self, request: Holder) -> Found:
+        """Return what is cached of a request; its last token is always computed."""
+        del request
+        return NOTHING_FOUND
+
+    def hold(self, request: Holder, found: Found) -> None:
+        """Let a request that holds nothing have what `find` returned."""
+
+    def reserve(self, count: int) -> None:
+        """Take blocks; named ones are evicted where no plain one is left. `count` must be free."""
+        self.free -= count
+
+    def take(self, request: Holder, count: int) -> None:
+        """Let a request have `count` more blocks, which must be free."""
+        self.free -= count
+        request.blocks += count
+
+    def name(self, request: Holder, full: int) -> None:
+        """Let a request's first `full` blocks be found by what they hold; it holds them."""
+
+    def release(self, request: Holder) -> None:
+        """Give up all that a request holds; its last blocks are the first to be evicted."""
+        self.free += request.blocks
+        request.blocks = 0
 
 
 @dataclass(eq=False, slots=True)
 class Block:
     """A block in use, or a free one that keeps its content under its hash."""
 
+    hash: Hashable
     references: int = 1
-    hash: Hashable | None = None
 
 
-_ANY = Block()
+@dataclass
+class KvBlocks(PlainBlocks):
+    """Every named block is an object of its own, whatever its hash is made of."""
 
+    blocks: int
+    block_tokens: int
+    _plain: int = field(init=False)
+    # A dict finds its first slower, the more went before.
+    _cached: OrderedDict[Block, None] = field(default_factory=OrderedDict)
+    _by_hash: dict[Hashable, dict[Block, None]] = field(default_factory=dict)
 
-class KvBlocks:
-    """All blocks but the null block. keeps_contents: whether blocks are given names; without, all are one and alike."""
+    def __post_init__(self) -> None:
+        super().__init__(self.blocks)
+        self._plain = self.free
 
-    def __init__(self, blocks: int, *, keeps_contents: bool = True) -> None:
-        self._keeps_contents = keeps_contents
-        self._free_plain = blocks - 1
-        self._free_hashed: OrderedDict[Block, None] = (
-            OrderedDict()
-        )  # a dict finds its first slower, the more went before
-        self._by_hash: dict[Hashable, dict[Block, None]] = {}
-
-    @property
-    def free(self) -> int:
-        return self._free_plain + len(self._free_hashed)
-
-    def find(self, hashes: Iterable[Hashable]) -> list[Block]:
-        """Return the cached blocks of the longest run of hashes from the first on."""
-        found = []
-        for block_hash in hashes:
-            cached = self._by_hash.get(block_hash)
+    def find(self, request: Holder) -> Found:
+        held: list[Block] = []
+        for index in range((request.known_tokens - 1) // self.block_tokens):
+            cached = self._by_hash.get(request.block_hash(index, self.block_tokens))
             if cached is None:
                 break
-            found.append(next(iter(cached)))
-        return found
+            held.append(next(iter(cached)))
+        return Found(len(held), sum(not block.references for block in held), held)
 
-    def hold(self, blocks: Sequence[Block]) -> None:
-        """Add a reference to blocks that `find` returned."""
-        for block in blocks:
-            self._free_hashed.pop(block, None)
+    def hold(self, request: Holder, found: Found) -> None:
+        for block in found.held:
+            self._cached.pop(block, None)
             block.references += 1
-
-    def take(self, count: int) -> list[Block]:
-        """Return fresh blocks; cached ones are evicted where no plain one is left. `count` must be free."""
-        self.reserve(count)
-        return self.fresh(count)
-
-    def fresh(self, count: int) -> list[Block]:
-        """Return so many of the blocks that `reserve` took."""
-        return [Block() for _ in range(count)] if self._keeps_contents else [_ANY] * count
+        request.held = list(found.held)
+        request.blocks = request.named = found.blocks
+        self.free -= found.free
 
     def reserve(self, count: int) -> None:
-        """Take blocks, as `take` does, that `fresh` gives names to hold them by."""
-        plain = min(count, self._free_plain)
-        self._free_plain -= plain
+        self.free -= count
+        plain = min(count, self._plain)
+        self._plain -= plain
         for _ in range(count - plain):
-            evicted, _ = self._free_hashed.popitem(last=False)
+            evicted, _ = self._cached.popitem(last=False)
             holders = self._by_hash[evicted.hash]
             del holders[evicted]
             if not holders:
                 del self._by_hash[evicted.hash]
 
-    def name(self, block: Block, block_hash: Hashable) -> None:
-        """Let a full block be found by its hash."""
-        block.hash = block_hash
-        self._by_hash.setdefault(block_hash, {})[block] = None
+    def take(self, request: Holder, count: int) -> None:
+        self.reserve(count)
+        request.blocks += count
 
-    def release(self, blocks: Sequence[Block]) -> None:
-        """Give up one reference to each; the last blocks of a request are the first to be evicted."""
-        if not self._keeps_contents:
-            self._free_plain += len(blocks)
-            return
-        for block in reversed(blocks):
+    def name(self, request: Holder, full: int) -> None:
+        for index in range(request.named, full):
+            block = Block(request.block_hash(index, self.block_tokens))
+            self._by_hash.setdefault(block.hash, {})[block] = None
+            request.held.append(block)
+            request.named = index + 1
+
+    def release(self, request: Holder) -> None:
+        free = request.blocks - request.named
+        self._plain += free
+        for block in reversed(request.held):
             block.references -= 1
-            if block.references:
-                continue
-            if block.hash is None:
-                self._free_plain += 1
-            else:
-                self._free_hashed[block] = None
+            if not block.references:
+                self._cached[block] = None
+                free += 1
+        self.free += free
+        request.held = []
+        request.blocks = request.named = 0

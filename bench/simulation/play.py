@@ -13,8 +13,9 @@ from random import Random
 from bench.errors import UsageError
 from bench.load.pacing import Windows
 from bench.records.request import Outcome, RequestRecord
+from bench.simulation.direct import DirectCallers
 from bench.simulation.engine_room import START, EngineRoom
-from bench.simulation.posts import Caller, Fate
+from bench.simulation.posts import Answer, Caller, Fate
 from bench.simulation.quick_engine import QuickEngine
 from bench.simulation.setup import Setup
 from bench.simulation.virtual_pool import LOOK_EVERY_S, VirtualPool
@@ -84,16 +85,17 @@ def play(setup: Setup, trace: Trace, windows: Windows, seed: int) -> Played:
     for index, arrival in enumerate(trace.arrivals):
         shares[random.randrange(setup.gateways)].append(index)
         callers.append(_caller(setup, arrival, random.randrange(setup.tenants)))
-    pools = _pools(setup)
-    for pool, share in zip(pools, shares, strict=True):
-        pool.expect([callers[index] for index in share])
-    rooms = list(dict.fromkeys(pool.room for pool in pools))
+    each_sender = senders(setup, seed)
+    for sender, share in zip(each_sender, shares, strict=True):
+        sender.expect([callers[index] for index in share])
+    rooms = list(dict.fromkeys(sender.room for sender in each_sender))
     for room in rooms:
         room.run()
     records: list[RequestRecord] = []
-    for pool, share in zip(pools, shares, strict=True):
-        for index, fate in zip(share, pool.fates.values(), strict=True):
-            records.append(_record(index, trace.arrivals[index], fate, windows))
+    for sender, share in zip(each_sender, shares, strict=True):
+        answers = sender.answers if isinstance(sender, DirectCallers) else sender.fates.values()
+        for index, answer in zip(share, answers, strict=True):
+            records.append(_record(index, trace.arrivals[index], answer, windows))
     records.sort(key=lambda record: record.index)
     return Played(records, shares, sum(room.steps for room in rooms))
 
@@ -110,14 +112,18 @@ def _caller(setup: Setup, arrival: Arrival, tenant: int) -> Caller:
     )
 
 
-def _pools(setup: Setup) -> list[VirtualPool]:
+def senders(setup: Setup, seed: int) -> Sequence[VirtualPool | DirectCallers]:
+    """The gateways, or in the place of each those who send without one."""
     names = [f"engine-{number}" for number in range(setup.engines)]
-    if not setup.shared_engines:
-        return [a_gateway(setup, a_room(setup, names[number :: setup.gateways]), 0) for number in range(setup.gateways)]
-    room = a_room(setup, names)
-    pools = [a_gateway(setup, room, number) for number in range(setup.gateways)]
+    each = range(setup.gateways)
+    rooms = [a_room(setup, names)] * setup.gateways if setup.shared_engines else []
+    rooms = rooms or [a_room(setup, names[number :: setup.gateways]) for number in each]
+    plan = setup.plan
+    if plan is None:
+        return [DirectCallers(rooms[number], seed=seed + number, first_number=number << 32) for number in each]
+    pools = [a_gateway(setup, plan, rooms[number], number if setup.shared_engines else 0) for number in each]
     for number, pool in enumerate(pools):
-        room.at(room.now + LOOK_EVERY_S * number / setup.gateways, pool.look_at_engines)
+        pool.room.at(pool.room.now + LOOK_EVERY_S * number / setup.gateways, pool.look_at_engines)
     return pools
 
 
@@ -129,27 +135,28 @@ def a_room(setup: Setup, names: Sequence[str]) -> EngineRoom:
     )
 
 
-def a_gateway(setup: Setup, room: EngineRoom, number: int) -> VirtualPool:
+def a_gateway(setup: Setup, plan: Plan, room: EngineRoom, number: int) -> VirtualPool:
     specs = [setup.spec(name) for name in room.posts]
-    pool = VirtualPool(setup.plan, room, specs, Judge(), number=number, tells_cached=setup.flags.prefix_caching)
+    pool = VirtualPool(plan, room, specs, Judge(), number=number, tells_cached=setup.flags.prefix_caching)
     for name in room.posts:
         pool.admission.calibrated(name, setup.probes())
     return pool
 
 
-def _record(index: int, arrival: Arrival, fate: Fate, windows: Windows) -> RequestRecord:
-    first_ms, ended_ms = _ms(fate.first_token_at, windows), _ms(fate.ended_at, windows)
-    is_open = ended_ms is None or fate.outcome is None
-    outcome = Outcome.UNFINISHED if is_open or fate.outcome is None else _OUTCOMES[fate.outcome]
+def _record(index: int, arrival: Arrival, answer: Answer, windows: Windows) -> RequestRecord:
+    first_ms, ended_ms = _ms(answer.first_token_at, windows), _ms(answer.ended_at, windows)
+    is_open = ended_ms is None or answer.outcome is None
+    outcome = Outcome.UNFINISHED if is_open or answer.outcome is None else _OUTCOMES[answer.outcome]
     completed = outcome is Outcome.COMPLETED
-    was_sent = fate.engine is not None
+    fate = answer if isinstance(answer, Fate) else None
+    waited_s = None if fate is None or fate.engine is None else fate.waited_s
     return RequestRecord(
         index=index,
         request_id=f"simulated-{index}",
         class_name=arrival.class_name,
         phase=windows.phase(arrival.at_s),
         outcome=outcome,
-        reason=None if is_open or fate.reason is None else str(fate.reason),
+        reason=None if is_open or fate is None or fate.reason is None else str(fate.reason),
         status=200 if first_ms is not None else None,
         planned_ms=arrival.at_s * 1000,
         dispatched_ms=arrival.at_s * 1000,
@@ -160,8 +167,8 @@ def _record(index: int, arrival: Arrival, fate: Fate, windows: Windows) -> Reque
         ended_ms=ended_ms,
         prompt_tokens=arrival.prompt_tokens if completed else None,
         output_tokens=arrival.output_tokens if completed else None,
-        gateway_queue_ms=round(fate.waited_s * 1000) if was_sent and fate.waited_s is not None else None,
-        gateway_length_class=str(fate.length),
+        gateway_queue_ms=None if waited_s is None else round(waited_s * 1000),
+        gateway_length_class=None if fate is None else str(fate.length),
     )
 
 
@@ -172,5 +179,5 @@ def _ms(at: float | None, windows: Windows) -> float | None:
 
 def check_served(setup: Setup, class_name: str, prompt_tokens: int, output_tokens: int) -> None:
     """Raise UsageError where the policy refuses such requests whatever the load."""
-    service_class = setup.service_classes[class_name]
-    _judged(setup.plan, Caller(0.0, prompt_tokens, output_tokens, service_class))
+    if setup.plan is not None:
+        _judged(setup.plan, Caller(0.0, prompt_tokens, output_tokens, setup.service_classes[class_name]))

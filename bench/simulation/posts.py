@@ -63,26 +63,34 @@ class Caller:
 
 
 @dataclass(eq=False, slots=True)
-class Fate:
-    """What became of one request. late: not wholly prefilled in the first step scheduled after it reached the engine.
+class Answer:
+    """What became of one caller. late: not wholly prefilled in the first step scheduled after it reached the engine.
 
-    sent: of a divided prompt the parts that went, by their prefixes; None: the request itself. computed_tokens: that
-    engines scheduled for it, over all its parts.
+    computed_tokens: that engines scheduled for it, over all its parts.
     """
 
     caller: Caller
-    ticket: Ticket
-    waited_s: float | None = None
     engine: str | None = None
-    priority: int = 0
     first_token_at: float | None = None
     ended_at: float | None = None
     outcome: Outcome | None = None
-    reason: Reason | None = None
     late: bool = False
+    computed_tokens: int = 0
+
+
+@dataclass(eq=False, slots=True)
+class Fate(Answer):
+    """What became of one request inside admission.
+
+    sent: of a divided prompt the parts that went, by their prefixes; None: the request itself.
+    """
+
+    ticket: Ticket = field(kw_only=True)
+    waited_s: float | None = None
+    priority: int = 0
+    reason: Reason | None = None
     sent: list[int | None] = field(default_factory=list)
     recalls: int = 0
-    computed_tokens: int = 0
 
     @property
     def length(self) -> LengthClass:
@@ -108,7 +116,7 @@ class Part:
     """One request at an engine. prefix_tokens: it computes so much of a prompt; None: it is the caller's own."""
 
     sender: Sender
-    fate: Fate
+    fate: Answer
     request: EngineRequest
     prefix_tokens: int | None
 
@@ -144,26 +152,8 @@ class Post:
     unseen: list[Part] = field(default_factory=list)
     parts: dict[int, Part] = field(default_factory=dict)
     tickets: dict[Ticket, None] = field(default_factory=dict)
-    in_prefill: set[Ticket] = field(default_factory=set)
-    longs_in_prefill: int = 0
-    short_tokens: int = 0
     epoch: int = 0
     cut_at: float = NEVER_S
-
-    def begin(self, ticket: Ticket) -> None:
-        self.tickets[ticket] = None
-        self.in_prefill.add(ticket)
-        self._count(ticket, 1)
-
-    def end_prefill(self, ticket: Ticket) -> None:
-        """Count the prefill as over; again, or after `end`: nothing happens."""
-        if ticket in self.in_prefill:
-            self.in_prefill.discard(ticket)
-            self._count(ticket, -1)
-
-    def end(self, ticket: Ticket) -> None:
-        self.end_prefill(ticket)
-        self.tickets.pop(ticket, None)
 
     def lose(self, fresh: Engine) -> None:
         """Lose all that is at the engine; `fresh` is in its place, and cannot be reached yet."""
@@ -239,9 +229,3 @@ class Post:
     def free_at(self) -> float:
         """When the steps in flight have run; the past where none is."""
         return self.in_flight[-1][1] if self.in_flight else 0.0
-
-    def _count(self, ticket: Ticket, sign: int) -> None:
-        if ticket.assignment.length_class is LengthClass.LONG:
-            self.longs_in_prefill += sign
-        else:
-            self.short_tokens += sign * ticket.assignment.prompt_tokens

@@ -14,6 +14,8 @@ from heapq import heappop, heappush
 from itertools import accumulate
 from operator import attrgetter
 
+from bench.simulation.kv_blocks import PlainBlocks
+from bench.simulation.kv_runs import KvRuns
 from bench.simulation.steps import EngineRequest, Step
 from bench.simulation.virtual_engine import VirtualEngine
 
@@ -53,7 +55,9 @@ class Group:
         number = self.since.pop(request.id)
         self.context -= request.computed + steps
         self.takers[(number - request.computed) % len(self.takers)] -= 1
-        self.ends[number + request.output_tokens - request.sampled - 1].remove(request)
+        ends = self.ends.get(number + request.output_tokens - request.sampled - 1)
+        if ends:  # else it leaves by its end
+            ends.remove(request)
 
     def next_end(self) -> int:
         """Return the number of the next step that is somebody's last."""
@@ -73,6 +77,7 @@ class QuickEngine(VirtualEngine):
     """A step's `tokens` names those outside of the group alone. `look_at` a request before reading its counts.
 
     Steps are numbered. _ended_by_then: how many had ended when the last was scheduled.
+    _known_rank: whoever has a higher one was admitted since.
     """
 
     _group: Group = field(init=False)
@@ -81,14 +86,26 @@ class QuickEngine(VirtualEngine):
     _scheduled: int = 0
     _ended: int = 0
     _ended_by_then: int = 0
+    _known_rank: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._group = Group([0] * self.flags.block_tokens)
 
     def schedule(self) -> Step:
-        has_work = self.waiting or self._group.since or any(not request.complete for request in self._others)
-        return super().schedule() if has_work else _NOTHING
+        waiting, flags = self.waiting, self.flags
+        if not (waiting or self._group.since or any(each.sampled < each.output_tokens for each in self._others)):
+            return _NOTHING
+        self._known_rank = self.admissions
+        threshold = flags.long_prefill_token_threshold
+        chunk = threshold if threshold and len(self.running) + len(waiting) > 1 else flags.max_num_batched_tokens
+        tokens: dict[int, int] = {}
+        budget = self._give_out(tokens, chunk)
+        if budget is None:
+            return super().schedule()
+        if waiting:
+            self._admit(tokens, chunk, budget)
+        return self._step(tokens)
 
     def abort(self, request_id: int) -> None:
         request = self._requests.get(request_id)
@@ -100,17 +117,19 @@ class QuickEngine(VirtualEngine):
         super().abort(request_id)
 
     def end(self, step: Step) -> None:
-        if step.is_empty:
-            return
-        self._flying.popleft()
-        self._ended += 1
-        super().end(step)
+        if not step.is_empty:
+            self._flying.popleft()
+            self._ended += 1
+            super().end(step)
 
     def look_at(self, request: EngineRequest) -> None:
         """Take a request out of the group: what it says of itself is as it would be step by step."""
         if request.id in self._group.since:
             self._leave(request)
             insort(self._others, request, key=_rank)
+
+    def _keeping(self) -> PlainBlocks:
+        return KvRuns(self.flags.kv_blocks, self.flags.block_tokens)
 
     # ── steps that are alike ──
 
@@ -156,10 +175,7 @@ class QuickEngine(VirtualEngine):
     # ── one step ──
 
     def _schedule_running(self, tokens: dict[int, int], chunk: int) -> tuple[int, bool]:
-        budget = self._give_out(tokens, chunk)
-        if budget is not None:
-            return budget, False
-        tokens.clear()
+        """Not all have room: from here on nobody is in the group."""
         for request in [each for each in self.running if each.id in self._group.since]:
             self._leave(request)
         self._others = list(self.running)
@@ -168,28 +184,32 @@ class QuickEngine(VirtualEngine):
     def _give_out(self, tokens: dict[int, int], chunk: int) -> int | None:
         """Give the others what they get beside the group; return the budget left. None: not all have room."""
         group, kv, block_tokens = self._group, self._kv, self.flags.block_tokens
-        budget = self.flags.max_num_batched_tokens - len(group.since)
-        taken = group.takers[(self._scheduled + 1) % block_tokens]
+        grouped = len(group.since)
+        budget = self.flags.max_num_batched_tokens - grouped
+        taken = group.takers[(self._scheduled + 1) % block_tokens] if grouped else 0
         free = kv.free - taken
+        getting: list[tuple[EngineRequest, int]] = []
         for request in self._others:
-            count = 0 if request.complete else request.rest
-            if not count:
+            sampled = request.sampled
+            if sampled >= request.output_tokens:
                 continue
-            count = min(count, chunk)
+            count = min(request.prompt_tokens + sampled - request.computed, chunk)
             if count > budget:
-                if budget < 0 or (group.since and request.rank < group.last_rank):
+                if budget < 0 or (grouped and request.rank < group.last_rank):
                     return None
                 count = budget
                 if not count:
                     break
-            free -= max(0, self._missing(request, count))
-            tokens[request.id] = count
+            free -= max(0, -(-(request.computed + count) // block_tokens) - request.blocks)
+            getting.append((request, count))
             budget -= count
         if budget < 0 or free < 0:
             return None
-        kv.reserve(taken)
-        for request_id, count in tokens.items():
-            self._allocate(self._requests[request_id], count)
+        if taken:
+            kv.reserve(taken)
+        for request, count in getting:
+            tokens[request.id] = count
+            self._allocate(request, count)
         return budget
 
     def _step(self, tokens: dict[int, int]) -> Step:
@@ -198,38 +218,41 @@ class QuickEngine(VirtualEngine):
         if not tokens and not count:
             return _NOTHING
         context, chunks, first_tokens, ended = self._compute(tokens)
-        self._scheduled += 1
+        number = self._scheduled = self._scheduled + 1
         self._ended_by_then = self._ended
-        number = self._scheduled
-        last = group.ends.get(number) if count else None
+        last = group.ends.pop(number, None) if count else None
         if last:
-            requests = [*last, *(self._requests[request_id] for request_id in ended)]
+            requests = [*last, *(self._requests[request_id] for request_id in ended)] if ended else last
             ended = [request.id for request in sorted(requests, key=_rank)]
-        total = sum(tokens.values()) + count
-        sequences = len(tokens) + count
-        duration_s = self.step_time.step_s(total, sequences, context + group.context, chunks + count)
+        duration_s = self.step_time.step_s(
+            sum(tokens.values()) + count, len(tokens) + count, context + group.context, chunks + count
+        )
         group.context += count
         step = Step(tokens, duration_s, tuple(first_tokens), tuple(ended), count)
         self._flying.append((number, step))
         if last:
-            for request in list(last):
-                self.look_at(request)
-            del group.ends[number]
+            for request in last:
+                self._leave(request)
+                insort(self._others, request, key=_rank)
         if tokens:
             self._gather(tokens)
         return step
 
     def _gather(self, tokens: dict[int, int]) -> None:
         """Let whoever decodes from here on join the group."""
-        group, requests, others = self._group, self._requests, []
-        known = {request.id for request in self._others}
-        self._others += [requests[request_id] for request_id in tokens if request_id not in known]
-        for request in self._others:
-            if request.id in tokens and request.rest == 1 and request.sampled and not request.complete:
-                group.join(request, self._scheduled + 1)
-            else:
+        requests, others, joined = self._requests, self._others, False
+        for request_id in tokens:
+            request = requests[request_id]
+            sampled = request.sampled
+            decodes = 0 < sampled < request.output_tokens and request.prompt_tokens + sampled == request.computed + 1
+            if decodes:
+                self._group.join(request, self._scheduled + 1)
+                joined = True
+            if not decodes and request.rank > self._known_rank:
                 others.append(request)
-        self._others = others
+        if joined:
+            since = self._group.since
+            self._others = [request for request in others if request.id not in since]
 
     def _preempt(self, position: int) -> None:
         self._others.remove(self.running[position])
@@ -245,7 +268,7 @@ class QuickEngine(VirtualEngine):
         request.sampled += steps
         request.delivered += ended
         request.in_flight += steps - ended
-        request.blocks += self._kv.fresh(self._missing(request, 0))
+        request.blocks += self._missing(request, 0)  # reserved as they were needed
         heard = request.delivered - (self._ended > self._ended_by_then)  # of its output, when it last took a block
         self._name_blocks(request, min(request.computed, request.prompt_tokens + heard))
         for number, step in self._flying:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.errors import UsageError
-from bench.simulated import SimulatedEngine
+from bench.simulated import DIRECT, SimulatedEngine
 from bench.simulation.profiles import Profile
 from bench.simulation.steps import EngineFlags
 from gateway.core.plan import Plan
@@ -24,14 +24,15 @@ PROBED_TOKENS = (64, 128, 256, 512, 1024, 2048)
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """One arm, ready to be played. engines: of all gateways together; each has its share, or sends to all of them.
+    """One arm, ready to be played. plan None: callers send to the engines themselves.
 
+    engines: of all gateways together; each has its share, or sends to all of them.
     service_classes: of each class of the trace. priority: of each class, sent instead of the policy's. tenants: of each
     class.
     """
 
     arm: str
-    plan: Plan
+    plan: Plan | None
     flags: EngineFlags
     profile: Profile
     engines: int
@@ -43,7 +44,9 @@ class Setup:
 
     def to_json(self) -> dict[str, Any]:
         """What a record says of it beside the engine's profile."""
-        said: dict[str, Any] = {"policy": self.plan.name, "policy_sha256": self.plan.sha256}
+        said: dict[str, Any] = {"policy": DIRECT}
+        if self.plan is not None:
+            said = {"policy": self.plan.name, "policy_sha256": self.plan.sha256}
         return {**said, "engine": {name: value for name, value in asdict(self.flags).items() if value is not None}}
 
     @property
@@ -89,8 +92,10 @@ def flags_of(said: SimulatedEngine, profile: Profile) -> EngineFlags:
     )
 
 
-def plan_of(policy: str, base: Path) -> Plan:
-    """Compile a shipped policy by name, or a file, relative to `base`. Raises UsageError."""
+def plan_of(policy: str, base: Path) -> Plan | None:
+    """Compile a shipped policy by name, or a file, relative to `base`; None: no gateway. Raises UsageError."""
+    if policy == DIRECT:
+        return None
     try:
         return load(policy if policy in names() else str(base / policy))
     except ConfigError as error:

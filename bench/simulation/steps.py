@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-
-from bench.simulation.kv_blocks import Block
+from typing import Any, NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +68,7 @@ class EngineRequest:
     rank: its place in the order of arrival and in that of admission. computed: tokens scheduled so far. sampled: output
     tokens scheduled so far; delivered: those whose step has ended. in_flight: its steps that have not ended; stale:
     those of them scheduled before a preemption. cached_tokens: found in the prefix cache, over all its admissions.
-    lost_tokens: computed, and lost by preemption.
+    lost_tokens: computed, and lost by preemption. blocks, named, held: of the KV cache, `kv_blocks.Holder`.
     """
 
     id: int
@@ -88,8 +87,9 @@ class EngineRequest:
     preemptions: int = 0
     cached_tokens: int = 0
     lost_tokens: int = 0
-    blocks: list[Block] = field(default_factory=list)
-    blocks_hashed: int = 0
+    blocks: int = 0
+    named: int = 0
+    held: list[Any] = field(default_factory=list)
 
     @property
     def rest(self) -> int:
@@ -118,8 +118,7 @@ class EngineRequest:
         return "own", self.id, index
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """One scheduled step: tokens by request id, in the order given out; who gets a first token and who ends by it.
 
     grouped: requests beside those, of which each gets its next token.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,24 +26,27 @@ from bench.simulated import SimulatedArm
 from bench.simulation.play import check_served, play
 from bench.simulation.profiles import Profile
 from bench.simulation.setup import Setup, flags_of, plan_of
+from bench.simulation.speed import slower
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One run. keeps_records: they come back with it."""
+    """One run. keeps_records: they come back with it. slower: times that every cost is as high in it."""
 
     setup: Setup
     scenario: Scenario
     limits: Limits
     block: Block
     keeps_records: bool
+    slower: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What came of a task. gateways: the classes of each, where there are several.
+    """What came of a task. slower: what the costs of the setup's profile were multiplied with.
 
-    simulated_s: from the first arrival to the last end; spent_s: of one core's time.
+    gateways: the classes of each, where there are several. simulated_s: from the first arrival to the last end;
+    spent_s: of one core's time.
     """
 
     arm: str
@@ -54,6 +57,7 @@ class Run:
     throughput: Throughput | None
     records: Sequence[RequestRecord]
     steps: int
+    slower: float
     simulated_s: float
     spent_s: float
 
@@ -68,6 +72,7 @@ class Run:
             "seed": self.block.seed,
             "arm": self.arm,
             "steps": self.steps,
+            **({} if self.slower == 1.0 else {"costs_times": round(self.slower, 4)}),
             "simulated_s": round(self.simulated_s, 3),
             "classes": {name: each.to_json() for name, each in self.classes.items()},
         }
@@ -129,7 +134,8 @@ def run(task: Task) -> Run:
     if observation_s <= 0:
         raise UsageError(f"warmup_s: {scenario.warmup_s:g} leaves nothing of a trace of {trace.span_s:g} s.")
     windows = Windows(scenario.warmup_s, observation_s, scenario.drain_deadline_s)
-    played = play(task.setup, trace, windows, task.block.seed)
+    setup = replace(task.setup, profile=slower(task.setup.profile, task.slower))
+    played = play(setup, trace, windows, task.block.seed)
     measured = _measured(task, played.records, observation_s)
     shares = played.shares if len(played.shares) > 1 else []
     each = [_measured(task, [played.records[index] for index in share], observation_s) for share in shares]
@@ -143,6 +149,7 @@ def run(task: Task) -> Run:
         throughput=measured.throughput,
         records=played.records if task.keeps_records else (),
         steps=played.steps,
+        slower=task.slower,
         simulated_s=max([trace.span_s, *(each / 1000 for each in ends_ms)]),
         spent_s=time.process_time() - began,
     )

@@ -10,10 +10,9 @@ context's length, which the API server guards. Reads no clock.
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 
-from bench.simulation.kv_blocks import KvBlocks
+from bench.simulation.kv_blocks import NOTHING_FOUND, KvBlocks, PlainBlocks
 from bench.simulation.steps import EngineFlags, EngineRequest, Step, StepTime
 
 
@@ -33,10 +32,14 @@ class VirtualEngine:
     admissions: int = 0
     preemptions: int = 0
     _requests: dict[int, EngineRequest] = field(default_factory=dict)
-    _kv: KvBlocks = field(init=False)
+    _kv: PlainBlocks = field(init=False)
 
     def __post_init__(self) -> None:
-        self._kv = KvBlocks(self.flags.kv_blocks, keeps_contents=self.flags.prefix_caching)
+        flags = self.flags
+        self._kv = self._keeping() if flags.prefix_caching else PlainBlocks(flags.kv_blocks)
+
+    def _keeping(self) -> PlainBlocks:
+        return KvBlocks(self.flags.kv_blocks, self.flags.block_tokens)
 
     @property
     def _active_max(self) -> int:
@@ -121,7 +124,7 @@ class VirtualEngine:
             if not count:
                 index += 1
                 continue
-            missing = -(-(request.computed + count) // block_tokens) - len(request.blocks)
+            missing = -(-(request.computed + count) // block_tokens) - request.blocks
             while missing > 0 and missing > kv.free:
                 victim = max(running, key=_urgency) if flags.priority_scheduling else running[-1]
                 position = running.index(victim)
@@ -139,31 +142,29 @@ class VirtualEngine:
         return budget, preempted
 
     def _admit(self, tokens: dict[int, int], chunk: int, budget: int) -> None:
-        if not self.waiting:
-            return
-        flags, skipped, active_max = self.flags, 0, self._active_max
-        while budget and skipped < len(self.waiting) and len(self.running) < active_max:
-            request = self.waiting[skipped]
+        waiting, running, flags, kv = self.waiting, self.running, self.flags, self._kv
+        skipped, active_max, keeps, block_tokens = 0, self._active_max, flags.prefix_caching, flags.block_tokens
+        while budget and skipped < len(waiting) and len(running) < active_max:
+            request = waiting[skipped]
             if request.stale:  # its output from before the preemption has yet to come back
                 skipped += 1
                 continue
-            found = self._kv.find(self._hashes(request)) if flags.prefix_caching else []
-            watermark = int(flags.watermark * flags.kv_blocks) if self.running else 0
-            missing = -(-request.known_tokens // flags.block_tokens) - len(found)
-            if missing + sum(not block.references for block in found) + watermark > self._kv.free:
+            found = kv.find(request) if keeps else NOTHING_FOUND
+            watermark = int(flags.watermark * flags.kv_blocks) if running else 0
+            missing = -(-request.known_tokens // block_tokens) - found.blocks
+            if missing + found.free + watermark > kv.free:
                 break
-            self._kv.hold(found)
-            request.blocks = found
-            request.blocks_hashed = len(found)
-            request.computed = len(found) * flags.block_tokens
-            request.cached_tokens += request.computed
-            count = min(request.rest, chunk, budget)
+            if found.blocks:
+                kv.hold(request, found)
+            computed = request.computed = found.blocks * block_tokens
+            request.cached_tokens += computed
+            count = min(request.prompt_tokens + request.sampled - computed, chunk, budget)
             self._allocate(request, count)
             tokens[request.id] = count
             budget -= count
             self.admissions += 1
             request.rank = self.admissions
-            self.running.append(self.waiting.pop(skipped))
+            running.append(waiting.pop(skipped))
 
     def _step(self, tokens: dict[int, int]) -> Step:
         context, chunks, first_tokens, ended = self._compute(tokens)
@@ -204,25 +205,19 @@ class VirtualEngine:
             self.waiting.insert(0, request)
 
     def _missing(self, request: EngineRequest, count: int) -> int:
-        return -(-(request.computed + count) // self.flags.block_tokens) - len(request.blocks)
+        return -(-(request.computed + count) // self.flags.block_tokens) - request.blocks
 
     def _allocate(self, request: EngineRequest, count: int) -> None:
-        request.blocks += self._kv.take(max(0, self._missing(request, count)))
-        self._name_blocks(request, min(request.computed + count, request.known_tokens))
+        behind = request.computed + count
+        missing = -(-behind // self.flags.block_tokens) - request.blocks
+        if missing > 0:
+            self._kv.take(request, missing)
+        self._name_blocks(request, min(behind, request.prompt_tokens + request.delivered))
 
     def _name_blocks(self, request: EngineRequest, tokens: int) -> None:
-        if not self.flags.prefix_caching:
-            return
-        for index in range(request.blocks_hashed, tokens // self.flags.block_tokens):
-            self._kv.name(request.blocks[index], request.block_hash(index, self.flags.block_tokens))
-            request.blocks_hashed = index + 1
-
-    def _hashes(self, request: EngineRequest) -> Iterator[Hashable]:
-        """Yield the hashes of its full blocks, the last token's left out, which is always computed."""
-        block_tokens = self.flags.block_tokens
-        return (request.block_hash(index, block_tokens) for index in range((request.known_tokens - 1) // block_tokens))
+        full = tokens // self.flags.block_tokens
+        if full > request.named and self.flags.prefix_caching:
+            self._kv.name(request, full)
 
     def _free(self, request: EngineRequest) -> None:
-        self._kv.release(request.blocks)
-        request.blocks = []
-        request.blocks_hashed = 0
+        self._kv.release(request)

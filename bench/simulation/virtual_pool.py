@@ -116,7 +116,7 @@ class VirtualPool:
         self._let_come(callers, began)
         room = self.room
         ticket, events = self.admission.offer(self._assign(self.plan, caller), room.now)
-        self.fates[ticket.id] = Fate(caller, ticket)
+        self.fates[ticket.id] = Fate(caller, ticket=ticket)
         self.waiting.add(ticket.id)
         if caller.leaves_after_s is not None:
             room.at(room.now + caller.leaves_after_s, partial(self._leave, ticket), rank=1)
@@ -138,7 +138,7 @@ class VirtualPool:
         post, ticket = self.posts[event.engine], fate.ticket
         fate.waited_s, fate.engine = event.waited_s, event.engine
         fate.priority = event.priority if fate.caller.priority is None else fate.caller.priority
-        post.begin(ticket)
+        post.tickets[ticket] = None
         if not event.divided:
             self._send(post, Part(self, fate, self._request(fate, None, self._first_number + ticket.id), None))
             return
@@ -186,17 +186,17 @@ class VirtualPool:
 
     def _take_back(self, post: Post, ticket: Ticket) -> None:
         """Abort what is at the engine of this ticket."""
-        for part in [part for part in post.parts.values() if part.fate.ticket is ticket]:
+        for part in [part for part in post.parts.values() if _fate(part).ticket is ticket]:
             self.room.take_back(post, part)
 
     def first_token(self, part: Part) -> None:
         """Hear of a request's first token."""
         if part.prefix_tokens is None:
-            self._follow(self.admission.first_token(part.fate.ticket, self.room.now))
+            self._follow(self.admission.first_token(_fate(part).ticket, self.room.now))
 
     def ended(self, part: Part) -> None:
         """Hear that a request has its last token."""
-        ticket, now = part.fate.ticket, self.room.now
+        ticket, now = _fate(part).ticket, self.room.now
         if part.prefix_tokens is None:
             self._follow(self.admission.finish(ticket, Outcome.COMPLETED, now))
         else:
@@ -225,8 +225,6 @@ class VirtualPool:
                 self.slices[result] += 1
             case FirstToken():
                 fate.first_token_at = self.room.now
-                assert fate.engine is not None
-                self.posts[fate.engine].end_prefill(event.ticket)
             case Refused(refusal=refusal, waited_s=waited_s, outcome=outcome):
                 fate.reason, fate.waited_s = refusal.reason, waited_s
                 self._end(fate, outcome)
@@ -241,7 +239,7 @@ class VirtualPool:
         self.waiting.discard(fate.ticket.id)
         self.counts[outcome] += 1
         if fate.engine is not None:
-            self.posts[fate.engine].end(fate.ticket)
+            self.posts[fate.engine].tickets.pop(fate.ticket, None)
 
     def _set_timer(self) -> None:
         at = self.admission.next_tick_at()
@@ -259,3 +257,8 @@ class VirtualPool:
             self._follow(self.admission.tick(self.room.now))
         else:
             self._set_timer()
+
+
+def _fate(part: Part) -> Fate:
+    assert isinstance(part.fate, Fate), "a part of this gateway's"
+    return part.fate

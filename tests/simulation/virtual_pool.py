@@ -97,8 +97,9 @@ class VirtualPool(virtual_pool.VirtualPool):
     def _budgets_hold(self) -> None:
         bounds = self.plan.admission
         for post in self.posts.values():
-            assert bounds.long_prefills_max is None or post.longs_in_prefill <= bounds.long_prefills_max
-            assert bounds.short_prefill_tokens_max is None or post.short_tokens <= bounds.short_prefill_tokens_max
+            longs, short_tokens = _in_prefill(post)
+            assert bounds.long_prefills_max is None or longs <= bounds.long_prefills_max
+            assert bounds.short_prefill_tokens_max is None or short_tokens <= bounds.short_prefill_tokens_max
             assert bounds.slots is None or len(post.tickets) <= bounds.slots.total
 
     def _no_engine_idles_before_a_line(self) -> None:
@@ -137,6 +138,17 @@ class VirtualPool(virtual_pool.VirtualPool):
             for fate in self.fates.values()
             if fate.length is length and service_class in {None, fate.caller.service_class}
         ]
+
+
+def _in_prefill(post: Post) -> tuple[int, int]:
+    """Return how many long prompts have no first token at an engine, and the tokens of short ones that have none."""
+    longs = short_tokens = 0
+    for ticket in post.tickets:
+        if ticket.first_token_at is None:
+            is_long = ticket.assignment.length_class is LengthClass.LONG
+            longs += is_long
+            short_tokens += 0 if is_long else ticket.assignment.prompt_tokens
+    return longs, short_tokens
 
 
 def assigned(plan: Plan, caller: Caller) -> Assignment:

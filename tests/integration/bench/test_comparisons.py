@@ -37,6 +37,30 @@ async def test_a_comparison_sends_every_arm_the_same_and_prints_the_table(folder
     assert said["loads"][0]["arms"][0]["p95_ratio_to_first"]["short.ttft_ms"]["pooled"] == 1.0
 
 
+async def test_an_engine_is_timed_alone_before_and_after_each_run(folder: Path, tmp_path: Path) -> None:
+    model = Model(folder)
+
+    async def answer(asked: Any, reply: Any) -> None:
+        prompt = asked.json.get("prompt")
+        tokens = model.prompt_tokens(asked) if prompt is None else len(prompt)
+        await reply.answer(tokens, ["a"] * asked.json["max_tokens"], {})
+
+    pages = {"/v1/models": b"{}", "/metrics": metrics(started_at=1.0)}
+    scenario = tmp_path / "scenario.yaml"
+    async with kit.scripted(answer, pages=pages) as first, kit.scripted(model) as second:
+        words = SCENARIO.format(folder=folder, first=first.url, second=second.url) + "speed_probe: true\n"
+        scenario.write_text(words.replace("[0.5, 1.0]", "[1.0]").replace("[1, 2]", "[1]"))
+        code, out, err = await bench("compare", str(scenario), "--result-dir", str(tmp_path / "runs"))
+        lone = [each for each in first.asked if "prompt" in each.json]
+    assert code == 0, out + err
+    assert len(lone) == 16
+    found = [
+        json.loads(path.read_text()).get("engine_speed") for path in (tmp_path / "runs").glob("*/*/measurements.json")
+    ]
+    [speed] = [each for each in found if each]
+    assert [len(probe["ttft_s"]) for when in ("before", "after") for probe in speed[when]] == [8, 8]
+
+
 async def test_an_invalid_cell_takes_its_trace_out_for_all_arms(folder: Path, tmp_path: Path) -> None:
     async def wrong(asked: Any, reply: Any) -> None:
         await reply.answer(7, ["a"] * 4)

@@ -9,17 +9,22 @@ from typing import Any
 
 import pytest
 
+from bench.analysis.comparison import Load
 from bench.analysis.over_seeds import spread, student
 from bench.cli import main
+from bench.engine import speed_probe
 from bench.errors import UsageError
 from bench.load.pacing import Windows
+from bench.order import Block, cell_id
 from bench.records.request import Outcome
+from bench.records.store import LAST_FILE
 from bench.scenario import Scenario
 from bench.simulation import play as play_module
 from bench.simulation import study
 from bench.simulation.posts import Caller
-from bench.simulation.profiles import PROFILES
+from bench.simulation.profiles import PROFILES, Profile
 from bench.simulation.setup import Setup
+from bench.simulation.speed import Saturated, Speeds, probed, saturated, slower
 from bench.trace.arrivals import Arrival, Trace
 
 CPU = PROFILES["cpu"]
@@ -141,6 +146,45 @@ def test_priorities_of_an_arm_without_a_gateway_reach_the_engine():
     assert urgent < plain / 2
 
 
+def mixed_trace(*, leaves_after_s: tuple[float | None, ...] = (None,)) -> Trace:
+    kinds = (("short", 512, 1), ("long", 5000, 30), ("short", 64, 200))
+    trace = a_trace(*((at / 7, *kinds[at % 3]) for at in range(60)))
+    gone = [leaves_after_s[at % len(leaves_after_s)] for at in range(60)]
+    left = tuple(replace(each, cancel_after_s=after_s) for each, after_s in zip(trace.arrivals, gone, strict=True))
+    return Trace(left, trace.span_s, trace.origin)
+
+
+@pytest.mark.parametrize("prefix_caching", [True, False])
+def test_an_engine_by_itself_answers_as_behind_a_gateway_that_only_relays(prefix_caching):
+    trace = mixed_trace(leaves_after_s=(None, None, 0.0001, 0.4, 9.0))
+    alone, relayed = (
+        records_of(a_setup(policy, enable_prefix_caching=prefix_caching), trace) for policy in ("direct", "passthrough")
+    )
+    assert {record.outcome for record in alone} == {Outcome.COMPLETED, Outcome.CANCELLED}
+    of_gateway: Any = {"gateway_queue_ms": None, "gateway_length_class": None}
+    assert alone == [replace(record, **of_gateway) for record in relayed]
+
+
+def test_an_arm_that_states_no_policy_is_an_engine_by_itself():
+    [setup] = study.setups(a_scenario(arms=[{"name": "a"}], simulation={"engines": 3}), CPU, Path())
+    assert setup.plan is None
+    assert setup.to_json()["policy"] == "direct"
+    assert all(record.outcome is Outcome.COMPLETED for record in records_of(setup, mixed_trace()))
+
+
+def test_a_gateway_hears_of_its_own_engine_that_its_kv_cache_ran_out():
+    """Behind a plan that reserves none: what the engine preempted has it plan with less."""
+    setup = a_setup("bounded-fifo", num_gpu_blocks_override=40, max_num_seqs=32)
+    assert setup.plan is not None
+    plan = replace(setup.plan, admission=replace(setup.plan.admission, kv=None))
+    setup = replace(setup, plan=plan)
+    [pool] = play_module.senders(setup, 1)
+    pool.expect([Caller(0.1, 500, 900) for _ in range(8)])
+    pool.room.run()
+    assert pool.room.posts["engine-0"].engine.preemptions > 0
+    assert pool.admission.fleet["engine-0"]._drift.kv_share < 1.0
+
+
 def test_gateways_have_engines_and_requests_of_their_own():
     trace = a_trace(*((at / 10, "short", 512, 8) for at in range(200)))
     alone = records_of(a_setup(fleet={"engines": 4}), trace)
@@ -172,7 +216,7 @@ def test_a_gateway_learns_from_the_engines_how_much_room_others_took():
     """One has ten requests at the engine: the other, which sent none, plans with ten sequences less than its 24."""
     setup = a_setup("bounded-fifo", fleet={"gateways": 2, "shared_engines": True}, max_num_seqs=32)
     room, callers = play_module.a_room(setup, ["a"]), [Caller(0.1, 64, 4000) for _ in range(10)]
-    first, second = (play_module.a_gateway(setup, room, number) for number in range(2))
+    first, second = (play_module.a_gateway(setup, setup.plan, room, number) for number in range(2))
     first.expect(callers)
     second.look_at_engines()
     caps = []
@@ -228,3 +272,59 @@ def test_predictions_are_held_against_the_same_traces_alone(tmp_path, capsys):
 
 def measured_arm() -> dict[str, Any]:
     return {"arm": "a", "classes": {"long": {"ttft_ms": {"p50": {"value": 900.0}}}}, "total_tokens_per_s": 2000.0}
+
+
+def a_probe(profile: Profile, times: float) -> dict[str, Any]:
+    """What the speed probe would say of an engine of the profile, every cost so many times as high."""
+    arrival = (0.0, "short", speed_probe.PROMPT_TOKENS, speed_probe.OUTPUT_TOKENS)
+    setup = replace(a_setup("direct", scheduling_policy="fcfs"), profile=slower(profile, times))
+    [record] = records_of(setup, a_trace(arrival))
+    ttft_s = record.ttft_ms / 1000
+    lengths = {"prompt_tokens": speed_probe.PROMPT_TOKENS, "output_tokens": speed_probe.OUTPUT_TOKENS}
+    decode_s = record.last_token_ms / 1000 - ttft_s
+    return {**lengths, "ttft_s": [9.0, ttft_s, ttft_s], "decode_s": [decode_s, decode_s, 9.0]}
+
+
+def test_probes_before_and_after_say_how_much_slower_the_engine_was_than_its_costs():
+    found = {"before": [a_probe(CPU, 1.2)], "after": [a_probe(CPU, 1.4)]}
+    assert probed(CPU, found) == pytest.approx(1.3, rel=1e-6)
+    assert probed(CPU, {"before": found["before"], "after": [{"failed": "timed_out"}]}) == pytest.approx(1.2, rel=1e-6)
+    assert probed(CPU, {}) is None
+
+
+def saturated_by(profile: Profile, times: float) -> Saturated:
+    """What `gateway bench capacity` would say of an engine of the profile, every cost so many times as high."""
+    flags = a_setup("direct").flags
+    requests = [("short", 512, 16), ("short", 512, 16), ("short", 512, 16), ("long", 8192, 16)] * 30
+    asked = Saturated(1.0, 8, 10.0 * times, 60.0 * times, requests, {"before": [a_probe(profile, times)]})
+    return replace(asked, requests_per_s=saturated(slower(profile, times), flags, asked))
+
+
+def test_an_engine_that_carries_less_than_its_costs_say_has_higher_costs():
+    flags = a_setup("direct").flags
+    assert saturated(CPU, flags, saturated_by(CPU, 1.0)) == pytest.approx(1.0, rel=1e-9)
+    # Its window is longer by as much: it is at the same requests.
+    measured = replace(saturated_by(CPU, 1.25), warmup_s=10.0, window_s=60.0)
+    assert saturated(CPU, flags, measured) == pytest.approx(1.25, rel=1e-6)
+
+
+def test_a_measured_run_is_played_at_the_speed_that_its_engine_had(tmp_path):
+    block = Block(Load("1 requests/s", 1.0, "80/20"), 1, 1)
+    for number, (arm, times) in enumerate((("a", 1.5), ("b", 0.8))):
+        folder = tmp_path / f"run-{number}"
+        folder.mkdir()
+        (folder / "run.json").write_text(json.dumps({"cell_id": cell_id(block, arm)}))
+        (folder / "measurements.json").write_text(json.dumps({"engine_speed": {"before": [a_probe(CPU, times)]}}))
+        (folder / LAST_FILE).write_text("{}")
+    speeds = Speeds.of(CPU, a_setup("direct").flags, None, tmp_path / "comparison.json")
+    assert speeds.slower("a", block) == pytest.approx(1.5, rel=1e-6)
+    assert speeds.slower("b", block) == pytest.approx(0.8, rel=1e-6)
+    assert speeds.slower("c", block) == 1.0
+    [setup] = study.setups(a_scenario(), CPU, Path())
+    task = study.tasks(a_scenario(), [setup], {}, keeps_records=True)[0]
+    first, second = (study.run(replace(task, slower=times)) for times in (1.0, 1.5))
+    assert sum(record.ttft_ms or 0.0 for record in second.records) > sum(
+        record.ttft_ms or 0.0 for record in first.records
+    )
+    assert second.to_json()["costs_times"] == 1.5
+    assert "costs_times" not in first.to_json()
