@@ -97,6 +97,10 @@ class RawClient:
         """Close the connection as a client that goes away does."""
         self.writer.close()
 
+    def half_close(self) -> None:
+        """Say that nothing more comes, and go on reading."""
+        self.writer.write_eof()
+
     def reset(self) -> None:
         """Throw the connection away (RST)."""
         linger_none = struct.pack("ii", 1, 0)
