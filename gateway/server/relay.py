@@ -163,7 +163,7 @@ class _Stream:
 
 
 async def read_to_end(reply: Reply, tap: StreamTap) -> bytes:
-    """Return a stream's next chunk, or b"" at its end. Behind its own end not much is waited for, and nothing breaks it.
+    """Return a stream's next chunk, or b"" at its end. Behind its own end little is waited for, and nothing breaks it.
 
     Nor does anything behind an error that it told of itself: what it came to is said.
     """
