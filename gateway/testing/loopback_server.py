@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -17,8 +18,9 @@ from typing import Self
 class LoopbackServer(ABC):
     """`async with` serves at `url`, each connection by `_connection`; leaving cuts them and waits for their ends."""
 
-    def __init__(self, host: str = "127.0.0.1") -> None:
+    def __init__(self, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None) -> None:
         self.host = host
+        self._tls = tls
         self.port = 0
         self.connections_opened = 0
         self._server: asyncio.Server | None = None
@@ -31,7 +33,7 @@ class LoopbackServer(ABC):
 
     @property
     def url(self) -> str:
-        return f"http://{self.host}:{self.port}"
+        return f"{'http' if self._tls is None else 'https'}://{self.host}:{self.port}"
 
     @property
     def connections_open(self) -> int:
@@ -50,7 +52,7 @@ class LoopbackServer(ABC):
 
     async def listen(self) -> None:
         """Accept connections, again on the same port after `refuse_connections`."""
-        self._server = await asyncio.start_server(self._accepted, self.host, self.port)
+        self._server = await asyncio.start_server(self._accepted, self.host, self.port, ssl=self._tls)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def refuse_connections(self) -> None:

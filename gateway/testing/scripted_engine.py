@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -78,8 +79,9 @@ class ScriptedEngine(LoopbackServer):
         model: str = "tiny",
         max_model_len: int = 12288,
         host: str = "127.0.0.1",
+        tls: ssl.SSLContext | None = None,
     ) -> None:
-        super().__init__(host)
+        super().__init__(host, tls)
         self.script: Script = script or answers.streaming("Hello", " world")
         self.scripts: deque[Script] = deque()
         self.models: list[dict[str, Any]] = [answers.model_card(model, max_model_len)]

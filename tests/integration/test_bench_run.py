@@ -3,32 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import datetime as dt
 import importlib.util
-import ipaddress
 import json
 import os
 import signal
-import ssl
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from cryptography.x509.oid import NameOID
 
 from bench import local_gateway
 from bench.corpus import tokenizer
 from bench.corpus.tokenizer import PromptForm
+from gateway.testing.certificate import certificate
 
 ROOT = Path(__file__).parents[2]
 KEYS = {"KEY_SHORT": "gw-short-0123456789", "KEY_LONG": "gw-long-0123456789"}
 # The machine that runs the tests may be busy: only the test about lag judges it.
-VALID_FROM, VALID_UNTIL = dt.datetime(2020, 1, 1, tzinfo=dt.UTC), dt.datetime(2100, 1, 1, tzinfo=dt.UTC)
 PATIENT = ["--lag-tolerance-ms", "60000"]
 
 
@@ -597,22 +589,6 @@ async def test_a_drill_is_held_on_an_engine_that_breaks_and_leaves_its_report(tm
     code, out, _ = await bench("report", str(kept.path))
     assert (code, "All 1 drills passed" in out) == (0, True)
     assert "counted each once" in (kept.path / "report.html").read_text()
-
-
-def certificate(folder: Path) -> tuple[ssl.SSLContext, Path]:
-    """Of 127.0.0.1, signed by itself; what a client has to trust."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
-    address = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
-    made = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), VALID_FROM, VALID_UNTIL)
-    signed = made.add_extension(address, critical=False).sign(key, hashes.SHA256())
-    path = folder / "certificate.pem"
-    path.write_bytes(
-        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()) + signed.public_bytes(Encoding.PEM)
-    )
-    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    tls.load_cert_chain(path)
-    return tls, path
 
 
 async def test_over_tls_handshakes_lie_before_the_run_and_those_in_it_are_counted_apart(
