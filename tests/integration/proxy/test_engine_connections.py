@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import AsyncExitStack
 
+import aiohttp.connector
 import pytest
 
 from gateway.core.types import EngineLimits
 from gateway.engines.target import Carrier, EngineUnreachable, Scheduling, Target, Timeouts
-from gateway.server import dispatch, upstream
+from gateway.server import connector, dispatch, upstream
 from gateway.server.connector import engine_session
 from gateway.server.gate import Lease
 from gateway.server.questions import Questions
@@ -20,6 +22,7 @@ from gateway.testing.scripted_engine import ScriptedEngine, Wire
 
 CHAT = "/v1/chat/completions"
 OTHERS_MAX = 20
+VLLM_KEEPS_S = 5.0
 COMMENT = b": on and on\n\n"
 BUSY_HEAD = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\n"
 
@@ -136,6 +139,19 @@ async def test_nor_after_the_end_of_a_kept_response_that_is_told_again(tmp_path,
         told = await gateway.ask("/v1/responses/resp_1?stream=true")
         assert (told.status, told.body) == (200, b"".join(events))
         await engine.until(lambda: len(engine.aborted) == 1)
+
+
+@pytest.mark.parametrize("idle_s", [connector.IDLE_S_MAX - 0.5, connector.IDLE_S_MAX + 0.5])
+async def test_a_connection_is_dropped_before_vllm_would_close_it_for_being_idle(tmp_path, monkeypatch, idle_s):
+    assert connector.IDLE_S_MAX < VLLM_KEEPS_S
+    ahead_s = 0.0
+    monkeypatch.setattr(aiohttp.connector, "monotonic", lambda: time.monotonic() + ahead_s)
+    async with ScriptedEngine(answers.completion()) as engine, running(tmp_path, engine) as gateway:
+        await gateway.chat()
+        opened, ahead_s = engine.connections_opened, idle_s
+        assert (await gateway.chat()).status == 200
+        assert (engine.posts[-1].connection > opened) == (idle_s > connector.IDLE_S_MAX)
+        assert await gateway.metric("gateway_engine_resends_total", engine="a") == 0
 
 
 async def test_what_is_sent_again_goes_out_on_a_new_connection(tmp_path):
