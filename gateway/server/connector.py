@@ -30,12 +30,13 @@ _BARE_LINE_FEED = re.compile(rb"(?<!\r)\n")
 class Attempt:
     """One request on one connection. reused: it had carried a request before. on_new_connection: it must not have."""
 
-    __slots__ = ("_handler", "_transport", "on_new_connection", "reused")
+    __slots__ = ("_handler", "_taken_at", "_transport", "on_new_connection", "reused")
 
     def __init__(self, *, on_new_connection: bool = False) -> None:
         self.on_new_connection = on_new_connection
         self._handler: NotedHandler | None = None
         self._transport: asyncio.Transport | None = None
+        self._taken_at = 0.0
         self.reused = False
 
     def takes(self, handler: NotedHandler) -> None:
@@ -43,6 +44,12 @@ class Attempt:
         self.reused = handler.requests > 0
         handler.requests += 1
         handler.expect_answer()
+        self._taken_at = asyncio.get_running_loop().time()
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since the connection was taken for this request."""
+        return asyncio.get_running_loop().time() - self._taken_at
 
     @property
     def heard_nothing(self) -> bool:

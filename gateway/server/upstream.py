@@ -3,7 +3,7 @@
 Owns the connection from dispatch until the whole answer has come or it is aborted; leaving `open` before that closes
 the engine's connection at once, which is how vLLM learns that its client is gone. Once the whole answer has come, read
 or not, the connection may carry another request and is left alone. Sends again, on a new connection, only where a kept
-one turned out closed before a byte came back. Knows no queue and no client.
+one turned out closed at once and before a byte came back. Knows no queue and no client.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from gateway.server.engine_failure import EngineFailure
 KEY_REFUSED = frozenset({401, 403, 407})
 END_S_MAX = 1.0
 LEFTOVER_BYTES_MAX = 1 << 16
+STALE_S_MAX = 1.0  # a connection that was closed says so within a round trip; one that breaks later had the request
 
 Headers = Sequence[tuple[str, str]]
 
@@ -64,6 +65,12 @@ class Reply:
             raise engine_failure.broken(f"refused the gateway's own key with status {self.status}")
         if not (200 <= self.status < 300 or 400 <= self.status < 600):
             raise engine_failure.broken(f"answered with status {self.status}")
+
+    def require_body(self, body: bytes) -> None:
+        """Raise EngineFailure where the whole answer, said to be JSON, is empty: so ends one that broke off unseen."""
+        is_json = self._response.content_type == "application/json"
+        if is_json and not body and self.at_end and self.status < 300:
+            raise engine_failure.broken("answered with nothing")
 
     @property
     def is_event_stream(self) -> bool:
@@ -158,8 +165,8 @@ class Upstream:
                 return attempt, await self._request(attempt, target, outgoing, first_byte_at)
             except (aiohttp.ClientError, OSError) as error:
                 attempt.abort()
-                stale = attempt.reused and attempt.heard_nothing and engine_failure.is_no_answer(error)
-                if may_resend and stale:
+                is_stale = attempt.reused and attempt.heard_nothing and attempt.age_s < STALE_S_MAX
+                if may_resend and is_stale and engine_failure.is_no_answer(error):
                     self._resent(target.name)
                     continue
                 raise engine_failure.of(error) from error
