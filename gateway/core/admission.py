@@ -151,7 +151,7 @@ class Admission:
         """Put a dispatched ticket whose engine had no room back at the head of its flow; its deadline stays.
 
         The engine gets nothing more for `pause_s`. A ticket whose deadline has passed meanwhile ends as expired; one
-        that waiting cannot help is refused: beyond a drain, or for an engine that takes nothing new any more.
+        that waiting cannot help is refused: beyond a drain, or for an engine alone that is down or takes nothing new.
         """
         assert ticket.state is RUNNING, "only a dispatched ticket can come back"
         assert ticket.first_token_at is None, "an engine that has answered cannot have had no room"
@@ -198,9 +198,9 @@ class Admission:
         return None if at == inf else at
 
     def set_up(self, engine: str, up: bool, now: float) -> list[Event]:
-        """Note that an engine can be reached, or cannot. Waiting tickets keep their place either way."""
+        """Note whether an engine can be reached. Waiting tickets keep their place, but for those of it alone."""
         self._fleet.set_up(engine, up)
-        return self.tick(now)
+        return self.tick(now) if up else self._refuse_in_vain(now)
 
     def drain(self, now: float, deadline_at: float) -> list[Event]:
         """Refuse every new offer, and every waiting ticket that may wait beyond `deadline_at`; the rest stay."""
@@ -225,12 +225,7 @@ class Admission:
         self._plan = plan
         self._fleet.configure(engines, plan)
         self._waiting.reconfigure(plan)
-        events: list[Event] = []
-        self._expire(now, events)
-        in_vain = [ticket for ticket in self._waiting.tickets() if not self._fleet.may_yet_serve(ticket.assignment)]
-        events += [self._turn_away(ticket, no_engine(ticket.assignment), now) for ticket in in_vain]
-        self._dispatch(now, events)
-        return events
+        return self._refuse_in_vain(now)
 
     def calibrated(self, engine: str, samples: Sequence[PrefillSample]) -> None:
         """Take prefills that had an idle engine to themselves: its step model starts anew from them."""
@@ -268,6 +263,15 @@ class Admission:
         if not self._fleet.may_serve(ticket.assignment):
             return no_engine(ticket.assignment)
         return self._early.at_arrival(ticket, self._plan, now)
+
+    def _refuse_in_vain(self, now: float) -> list[Event]:
+        """Go on without the tickets that wait for one engine alone which takes nothing."""
+        events: list[Event] = []
+        self._expire(now, events)
+        in_vain = [ticket for ticket in self._waiting.tickets() if not self._fleet.may_yet_serve(ticket.assignment)]
+        events += [self._turn_away(ticket, no_engine(ticket.assignment), now) for ticket in in_vain]
+        self._dispatch(now, events)
+        return events
 
     def _seat(self, ticket: Ticket, now: float, events: list[Event]) -> None:
         """Settle a ticket that waits now: within its class's bounds and its own limit, or not at all."""

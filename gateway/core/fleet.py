@@ -61,16 +61,17 @@ class Fleet:
 
     def may_serve(self, assignment: Assignment) -> bool:
         """Tell whether an engine is up that can serve it."""
-        if assignment.engine is None:
-            return self.any_up
-        return self.may_yet_serve(assignment) and self._engines[assignment.engine].up
+        return self.any_up if assignment.engine is None else self.may_yet_serve(assignment)
 
     def may_yet_serve(self, assignment: Assignment) -> bool:
-        """Tell whether waiting may help: not where the one engine that could serve it takes nothing new any more."""
+        """Tell whether waiting may help: not where the one engine that could serve it is down or takes nothing new.
+
+        One that comes back is another process as a rule, and keeps nothing of what the first one kept.
+        """
         if assignment.engine is None:
             return True
         engine = self._engines.get(assignment.engine)
-        return engine is not None and not engine.retired and engine.weight > 0
+        return engine is not None and engine.up and not engine.retired and engine.weight > 0
 
     def specs(self) -> list[EngineSpec]:
         """Return the engines of the configuration, as they are now."""

@@ -107,6 +107,13 @@ class FrontConnection(RequestHandler):
         self._force_close = True
         self._front.turned_away.take(cast("asyncio.Transport", transport))
 
+    def eof_received(self) -> None:
+        """The client sends nothing more: it is gone, and the connection is closed.
+
+        It might still read. But as long as nothing can be written to it, one that closed both halves looks the same,
+        and would keep its place and the engine busy. vLLM's own server decides alike.
+        """
+
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         if self._messages and isinstance(self._messages[-1][0], _ErrInfo):

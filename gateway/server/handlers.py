@@ -141,18 +141,18 @@ class Handlers:
         observer, request = self._rooms.observer, visit.request
         arrived_at = self._rooms.clock.now()
         identity: Identity | None = None
-        refused: Refusing | CredentialRefused | asyncio.CancelledError | None = None
+        failure: BaseException | None = None
         try:
             intake.judge_head(request, self._rooms.intake)
             identity = await self._identify(request)
-        except (Refusing, CredentialRefused, asyncio.CancelledError) as error:
-            refused = error  # raised below, once the request is counted
+        except BaseException as error:  # noqa: BLE001 - raised below, once the request is counted
+            failure = error
         exchange = observer.offered(visit.request_id, route.name, arrived_at, identity)
         exchange.trace = visit.trace
         exchange.caller_request_id = safe_caller_id(request.headers.get("X-Request-Id"))
         visit = replace(visit, identity=identity, exchange=exchange)
         try:
-            await self._walk_or_refuse(visit, route, refused)
+            await self._walk_or_refuse(visit, route, failure)
         except asyncio.CancelledError:
             observer.ended_outside(exchange, Outcome.CLIENT_GONE)
             raise
@@ -162,14 +162,12 @@ class Handlers:
             exchange.status = visit.client.status
             observer.settled(exchange)
 
-    async def _walk_or_refuse(
-        self, visit: Visit, route: Route, refused: Refusing | CredentialRefused | asyncio.CancelledError | None
-    ) -> None:
+    async def _walk_or_refuse(self, visit: Visit, route: Route, failure: BaseException | None) -> None:
         assert visit.exchange is not None
         try:
             async with visit.service:
-                if refused is not None:
-                    raise refused
+                if failure is not None:
+                    raise failure
                 assert visit.identity is not None
                 await self._walk(visit, visit.exchange, route, visit.identity)
         except ClientGone as gone:

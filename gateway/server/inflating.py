@@ -19,6 +19,7 @@ else:
 ENCODINGS = frozenset({"gzip", "x-gzip", "deflate", "zstd"})
 INFLATED_CHUNK_BYTES = 1 << 16
 ZSTD_WINDOW_LOG_MAX = 23  # 8 MiB, what the content coding allows; a frame may ask for 2 GiB
+FRAMES_MAX = 1 << 12  # a body may be all empty frames, each of which has to be begun
 _ZLIB_HEADER_BYTES = 2
 _GZIP = zlib.MAX_WBITS | 16
 
@@ -47,8 +48,12 @@ def inflater(encoding: str) -> Inflater:
 
 
 class _Zlib:
+    """gzip: one member or several, one after the other. deflate: one stream, and what goes on after it is malformed."""
+
     def __init__(self, encoding: str) -> None:
-        self._decoder = None if encoding == "deflate" else zlib.decompressobj(_GZIP)
+        self._is_gzip = encoding != "deflate"
+        self._decoder = zlib.decompressobj(_GZIP) if self._is_gzip else None
+        self._members = 1
         self._head = b""
 
     def feed(self, piece: bytes) -> Iterator[bytes]:
@@ -61,9 +66,9 @@ class _Zlib:
             self._decoder = zlib.decompressobj(zlib.MAX_WBITS if _has_zlib_header(rest) else -zlib.MAX_WBITS)
         while rest:
             if self._decoder.eof:
-                raise MalformedEncoding
+                self._decoder = self._next_member()
             yield self._next(self._decoder, rest)
-            rest = self._decoder.unconsumed_tail
+            rest = self._decoder.unused_data or self._decoder.unconsumed_tail
 
     def finish(self) -> Iterator[bytes]:
         if self._decoder is None:
@@ -74,43 +79,53 @@ class _Zlib:
                 raise MalformedEncoding
             yield chunk
 
+    def _next_member(self) -> zlib._Decompress:
+        self._members += 1
+        if not self._is_gzip or self._members > FRAMES_MAX:
+            raise MalformedEncoding
+        return zlib.decompressobj(_GZIP)
+
     def _next(self, decoder: zlib._Decompress, rest: bytes) -> bytes:
         try:
-            chunk = decoder.decompress(rest, INFLATED_CHUNK_BYTES)
+            return decoder.decompress(rest, INFLATED_CHUNK_BYTES)
         except zlib.error as error:
             raise MalformedEncoding from error
-        if decoder.unused_data:
-            raise MalformedEncoding
-        return chunk
 
 
 class _Zstd:
-    """One frame, as gzip is one member: what goes on after its end is malformed."""
+    """Frames one after the other, those to be skipped among them."""
 
     def __init__(self) -> None:
-        window: dict[int, int] = {zstd.DecompressionParameter.window_log_max: ZSTD_WINDOW_LOG_MAX}
-        self._decoder = zstd.ZstdDecompressor(options=window)
+        self._frames = 0
+        self._decoder = self._next_frame()
 
     def feed(self, piece: bytes) -> Iterator[bytes]:
-        if self._decoder.eof and piece:
-            raise MalformedEncoding
-        yield self._next(piece)
-        while not (self._decoder.eof or self._decoder.needs_input):
-            yield self._next(b"")
+        rest = piece
+        while rest:
+            if self._decoder.eof:
+                self._decoder = self._next_frame()
+            yield self._next(rest)
+            while not (self._decoder.eof or self._decoder.needs_input):
+                yield self._next(b"")
+            rest = self._decoder.unused_data
 
     def finish(self) -> Iterator[bytes]:
         if not self._decoder.eof:
             raise MalformedEncoding
         return iter(())
 
+    def _next_frame(self) -> zstd.ZstdDecompressor:
+        self._frames += 1
+        if self._frames > FRAMES_MAX:
+            raise MalformedEncoding
+        window: dict[int, int] = {zstd.DecompressionParameter.window_log_max: ZSTD_WINDOW_LOG_MAX}
+        return zstd.ZstdDecompressor(options=window)
+
     def _next(self, piece: bytes) -> bytes:
         try:
-            chunk = self._decoder.decompress(piece, INFLATED_CHUNK_BYTES)
+            return self._decoder.decompress(piece, INFLATED_CHUNK_BYTES)
         except zstd.ZstdError as error:
             raise MalformedEncoding from error
-        if self._decoder.unused_data:
-            raise MalformedEncoding
-        return chunk
 
 
 def _has_zlib_header(data: bytes) -> bool:

@@ -136,15 +136,7 @@ class _Stream:
     async def _read_on(self) -> bytes:
         """Return the next chunk, or b"" at the end; an end that is not the stream's own is a break."""
         tap = self._tap
-        if tap.ended:
-            self._reply.has_ended()
-        try:
-            chunk = await self._reply.read()
-        except EngineFailure:
-            if tap.ended:
-                # The stream is whole; only the connection did not end well, or not in time.
-                return b""
-            raise
+        chunk = await read_to_end(self._reply, tap)
         if not chunk:
             tap.finish()
         if not chunk and not tap.ended and tap.error is None:
@@ -168,6 +160,21 @@ class _Stream:
             passage.used(self._tap.usage)
         if self._tap.overflowed:
             passage.observer.tap_overflowed(passage.exchange, self._tap.overflowed)
+
+
+async def read_to_end(reply: Reply, tap: StreamTap) -> bytes:
+    """Return a stream's next chunk, or b"" at its end. Behind its own end little is waited for, and nothing breaks it.
+
+    Nor does anything behind an error that it told of itself: what it came to is said.
+    """
+    if tap.ended:
+        reply.has_ended()
+    try:
+        return await reply.read()
+    except EngineFailure:
+        if tap.ended or tap.error is not None:
+            return b""
+        raise
 
 
 async def _relay_whole(reply: Reply, client: Downstream, passage: Passage) -> Outcome | Busy:

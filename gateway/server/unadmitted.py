@@ -19,6 +19,7 @@ from gateway.server.engine_failure import EngineFailure
 from gateway.server.engine_turns import EngineTurns
 from gateway.server.heavy import of_body
 from gateway.server.refusing import Refusing
+from gateway.server.relay import read_to_end
 from gateway.server.rooms import Rooms
 from gateway.server.slicer import read_small
 from gateway.server.upstream import Outgoing, Reply
@@ -135,5 +136,5 @@ async def _relay(reply: Reply, visit: Visit, chunk: bytes) -> None:
         if tap is not None:
             tap.feed(chunk)
         await client.write(chunk)
-        chunk = await reply.read()
+        chunk = await (reply.read() if tap is None else read_to_end(reply, tap))
     await client.end()

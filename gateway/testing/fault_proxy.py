@@ -1,19 +1,18 @@
 """A proxy between a gateway and an engine that breaks what passes, in one way, at one place.
 
-Owns one listening socket and the connections through it. A fault is for POSTs alone: what the gateway asks of its own
-passes, so that a test sees what becomes of a request and not of the engine's health. Loopback only.
+Owns the connections through it. A fault is for POSTs alone: what the gateway asks of its own passes, so that a test
+sees what becomes of a request and not of the engine's health. Loopback only.
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
-import struct
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from types import TracebackType
-from typing import Self
+
+from gateway.testing.loopback_server import LoopbackServer, reset
 
 PIECE_BYTES = 1 << 16
 BACKLOG_FILLED_BY = 4
@@ -48,7 +47,7 @@ class Fault:
     BEFORE_REQUEST = _NOT_SENT
 
 
-class FaultProxy:
+class FaultProxy(LoopbackServer):
     """`async with FaultProxy(engine.port) as proxy`: serves at `proxy.url`.
 
     fault: of every POST from now on; None: none. faulted: how many requests met a fault. faulted_open: of these, on
@@ -56,45 +55,19 @@ class FaultProxy:
     """
 
     def __init__(self, engine_port: int) -> None:
+        super().__init__()
         self._engine_port = engine_port
         self.fault: Fault | None = None
         self.faulted = 0
         self.faulted_open = 0
-        self.port = 0
-        self._server: asyncio.Server | None = None
-        self._writers: set[asyncio.StreamWriter] = set()
         self._stuck: list[socket.socket] = []
-        self._changed = asyncio.Condition()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
-    async def __aenter__(self) -> Self:
-        await self.listen()
-        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.refuse_connections()
         for stuck in self._stuck:
             stuck.close()
-        for writer in list(self._writers):
-            writer.transport.abort()
-        async with self._changed:
-            await self._changed.wait_for(lambda: not self._writers)
-
-    async def listen(self) -> None:
-        """Accept connections, again on the same port after `refuse_connections`."""
-        self._server = await asyncio.start_server(self._connection, "127.0.0.1", self.port)
-        self.port = self._server.sockets[0].getsockname()[1]
-
-    async def refuse_connections(self) -> None:
-        """Stop listening: new connections are refused; open ones live on."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        await super().__aexit__(kind, error, trace)
 
     async def stall_connections(self) -> None:
         """Take new connections no further than into a full backlog: whoever connects hears nothing. Cut the others."""
@@ -109,34 +82,26 @@ class FaultProxy:
             self._stuck.append(filler)
             filler.setblocking(False)
             filler.connect_ex(("127.0.0.1", self.port))
-        for writer in list(self._writers):
-            writer.transport.abort()
+        self.abort_connections()
 
-    async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait until the condition holds; it is looked at whenever a fault is met or its connection ends."""
-        async with self._changed:
-            await self._changed.wait_for(condition)
+    async def met(self) -> None:
+        """A request has met its fault."""
+        await self._note(lambda: self._count(1, 1))
 
-    async def note(self, faulted: int, faulted_open: int) -> None:
-        async with self._changed:
-            self.faulted += faulted
-            self.faulted_open += faulted_open
-            self._changed.notify_all()
+    async def ended(self) -> None:
+        """The gateway's end of a connection with a fault is closed, or has gone on to another request."""
+        await self._note(lambda: self._count(0, -1))
+
+    def _count(self, faulted: int, faulted_open: int) -> None:
+        self.faulted += faulted
+        self.faulted_open += faulted_open
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._writers.add(writer)
+        engine_reader, engine_writer = await asyncio.open_connection("127.0.0.1", self._engine_port)
         try:
-            engine_reader, engine_writer = await asyncio.open_connection("127.0.0.1", self._engine_port)
-            try:
-                await _Link(self, reader, writer, engine_reader, engine_writer).run()
-            finally:
-                engine_writer.close()
-        except (ConnectionError, OSError):
-            pass
+            await _Link(self, reader, writer, engine_reader, engine_writer).run()
         finally:
-            self._writers.discard(writer)
-            writer.close()
-            await self.note(0, 0)
+            engine_writer.close()
 
 
 class _Link:
@@ -170,14 +135,14 @@ class _Link:
                 side.cancel()
             await asyncio.gather(*sides, return_exceptions=True)
             if self._is_faulted:
-                await self._proxy.note(0, -1)
+                await self._proxy.ended()
 
     async def _requests(self) -> None:
         while data := await self._reader.read(PIECE_BYTES):
             if data.startswith((b"POST ", b"GET ")):
                 if self._is_faulted:
                     self._is_faulted = False
-                    await self._proxy.note(0, -1)
+                    await self._proxy.ended()
                 self._fault, self._passed = (self._proxy.fault if data.startswith(b"POST ") else None), 0
                 if self._fault is not None and self._fault.at <= 0:
                     await self._meet(self._fault)
@@ -213,12 +178,10 @@ class _Link:
 
     async def _meet(self, fault: Fault) -> None:
         self._is_faulted = True
-        await self._proxy.note(1, 1)
+        await self._proxy.met()
         match fault.kind:
             case Kind.RESET:
-                linger_none = struct.pack("ii", 1, 0)
-                self._writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger_none)
-                self._writer.transport.abort()
+                reset(self._writer)
             case Kind.CLOSE:
                 self._writer.close()
             case Kind.HALF_CLOSE:

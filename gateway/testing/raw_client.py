@@ -8,11 +8,12 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
+
+from gateway.testing.loopback_server import reset
 
 READ_S_MAX = 40.0
 
@@ -97,11 +98,13 @@ class RawClient:
         """Close the connection as a client that goes away does."""
         self.writer.close()
 
+    def half_close(self) -> None:
+        """Say that nothing more comes, and go on reading."""
+        self.writer.write_eof()
+
     def reset(self) -> None:
         """Throw the connection away (RST)."""
-        linger_none = struct.pack("ii", 1, 0)
-        self.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger_none)
-        self.writer.transport.abort()
+        reset(self.writer)
 
     # ── reading ──
 

@@ -1,23 +1,22 @@
 """A scripted upstream that looks like vLLM from outside: raw bytes over TCP, exactly when a test says so.
 
-Owns one listening socket and a record of every request, connection and abort it saw. Knows no HTTP library: what a
-script writes is what the gateway reads, malformed or not. Loopback only; never used in production.
+Owns a record of every request, connection and abort it saw. Knows no HTTP library: what a script writes is what the
+gateway reads, malformed or not. Loopback only; never used in production.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import socket
-import struct
+import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 from urllib.parse import parse_qs
 
 from gateway.testing import answers
+from gateway.testing.loopback_server import LoopbackServer, reset
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +55,7 @@ class Wire:
 
     def reset(self) -> None:
         """Throw the connection away (RST)."""
-        linger_none = struct.pack("ii", 1, 0)
-        self._writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger_none)
-        self._writer.transport.abort()
+        reset(self._writer)
 
     @property
     def is_closing(self) -> bool:
@@ -68,7 +65,7 @@ class Wire:
 Script = Callable[[SeenRequest, Wire], Awaitable[None]]
 
 
-class ScriptedEngine:
+class ScriptedEngine(LoopbackServer):
     """Serves `/v1/models`, `/version`, `/health`, `/metrics` from its fields, and every POST from its scripts.
 
     script: answers a POST when `scripts` is empty; `scripts`: one for each of the next POSTs. A client that leaves
@@ -82,7 +79,9 @@ class ScriptedEngine:
         model: str = "tiny",
         max_model_len: int = 12288,
         host: str = "127.0.0.1",
+        tls: ssl.SSLContext | None = None,
     ) -> None:
+        super().__init__(host, tls)
         self.script: Script = script or answers.streaming("Hello", " world")
         self.scripts: deque[Script] = deque()
         self.models: list[dict[str, Any]] = [answers.model_card(model, max_model_len)]
@@ -91,41 +90,7 @@ class ScriptedEngine:
         self.requests: list[SeenRequest] = []
         self.aborted: list[SeenRequest] = []
         self.finished: list[SeenRequest] = []
-        self.connections_opened = 0
-        self.connections_open = 0
-        self.host = host
-        self.port = 0
-        self._server: asyncio.Server | None = None
-        self._changed = asyncio.Condition()
-        self._writers: set[asyncio.StreamWriter] = set()
         self._busy: set[asyncio.StreamWriter] = set()
-
-    @property
-    def url(self) -> str:
-        return f"http://{self.host}:{self.port}"
-
-    async def __aenter__(self) -> Self:
-        await self.listen()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.refuse_connections()
-        for writer in list(self._writers):
-            writer.transport.abort()
-        await self.until(lambda: self.connections_open == 0)
-
-    async def listen(self) -> None:
-        """Accept connections, again on the same port after `refuse_connections`."""
-        self._server = await asyncio.start_server(self._connection, self.host, self.port)
-        self.port = self._server.sockets[0].getsockname()[1]
-
-    async def refuse_connections(self) -> None:
-        """Stop listening: new connections are refused; open ones live on."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
 
     async def cut_connections(self) -> None:
         """Close every connection once no request is being answered, as a process that ends does."""
@@ -133,43 +98,22 @@ class ScriptedEngine:
         for writer in self._writers:
             writer.close()
 
-    async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait until the condition holds; it is looked at after each request, end, abort and connection change."""
-        async with self._changed:
-            await self._changed.wait_for(condition)
-
     @property
     def posts(self) -> list[SeenRequest]:
         """Return the POST requests seen, in order of arrival."""
         return [request for request in self.requests if request.method == "POST"]
 
-    async def _note(self, change: Callable[[], object]) -> None:
-        async with self._changed:
-            change()
-            self._changed.notify_all()
-
-    def _count_connection(self, by: int) -> None:
-        self.connections_open += by
-        self.connections_opened += max(0, by)
-
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._writers.add(writer)
-        await self._note(lambda: self._count_connection(1))
         number = self.connections_opened
+        head = _Head(reader)
         try:
-            head = _Head(reader)
             while not writer.is_closing() and (request := await head.next(number)) is not None:
                 self._busy.add(writer)
                 await self._note(lambda request=request: self.requests.append(request))  # type: ignore[misc]
                 await self._serve(request, Wire(writer), head)
                 await self._note(lambda: self._busy.discard(writer))
-        except (ConnectionError, asyncio.IncompleteReadError):
-            pass
         finally:
-            writer.close()
-            self._writers.discard(writer)
             self._busy.discard(writer)
-            await self._note(lambda: self._count_connection(-1))
 
     async def _serve(self, request: SeenRequest, wire: Wire, head: _Head) -> None:
         """Run the script while watching for the client's end of the connection."""

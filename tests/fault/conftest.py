@@ -1,47 +1,5 @@
-"""These tests run on asyncio and on uvloop, log as production does, and fail where a call blocks the loop."""
+"""These tests run as those of the proxy do."""
 
-from __future__ import annotations
+from tests.integration.proxy.conftest import logged, nothing_blocks_the_loop, pytest_asyncio_loop_factories
 
-import asyncio
-import io
-import logging
-import sys
-
-import pytest
-import structlog
-import uvloop
-from blockbuster import blockbuster_ctx
-
-from gateway.observe import logs
-
-
-def pytest_asyncio_loop_factories():
-    return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
-
-
-@pytest.fixture(autouse=True)
-def nothing_blocks_the_loop():
-    with blockbuster_ctx("gateway.server") as detector:
-        for function in detector.functions.values():
-            # The kernel answers from memory: reading /proc waits for no disk.
-            function.can_block_in("prometheus_client/process_collector.py", "collect")
-        yield
-
-
-@pytest.fixture(autouse=True)
-def logged():
-    """A call that ends the log and returns it; shown where a test fails."""
-    stream = io.StringIO()
-    writer = logs.LineWriter(stream)
-    before = structlog.get_config()
-    handlers, level = logging.root.handlers[:], logging.root.level
-    logs.configure(writer)
-
-    def written():
-        writer.close()
-        return stream.getvalue()
-
-    yield written
-    structlog.configure(**before)
-    logging.root.handlers, logging.root.level = handlers, level
-    sys.stdout.write(written())
+__all__ = ["logged", "nothing_blocks_the_loop", "pytest_asyncio_loop_factories"]

@@ -1,8 +1,10 @@
-"""These tests run on asyncio and on uvloop, log as production does, and fail where a call blocks the loop."""
+"""These tests run on asyncio and on uvloop, log as production does, and fail where a call blocks the loop.
+
+Those that wait for a long time to pass run on asyncio alone, whose clock can be put ahead: `@pytest.mark.asyncio(loop_factories=["asyncio"])`.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import io
 import logging
 import sys
@@ -13,10 +15,11 @@ import uvloop
 from blockbuster import blockbuster_ctx
 
 from gateway.observe import logs
+from gateway.testing.skipping_loop import SkippingLoop
 
 
 def pytest_asyncio_loop_factories():
-    return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+    return {"asyncio": SkippingLoop, "uvloop": uvloop.new_event_loop}
 
 
 @pytest.fixture(autouse=True)

@@ -108,6 +108,33 @@ async def test_in_line_the_place_goes_to_the_next_and_the_engine_never_hears_of_
     assert [post.json()["user"] for post in engine.posts] == ["first", "last"]
 
 
+async def test_a_client_that_closes_its_sending_half_is_gone_in_any_phase(tmp_path):
+    async with (
+        ScriptedEngine(answers.hanging()) as engine,
+        running(tmp_path, engine, plan=one_at_a_time()) as gateway,
+        gateway.client() as streaming,
+        gateway.client() as waiting,
+        gateway.client() as in_prefill,
+    ):
+        engine.scripts.append(answers.hanging(answers.STREAM_HEAD, answers.chunk(answers.token("Hello"))))
+        await streaming.post(CHAT, a_chat(stream=True))
+        await streaming.read_head()
+        await waiting.post(CHAT, a_chat())
+        await gateway.until_metric("gateway_queue_requests", 1)
+        waiting.half_close()
+        assert await waiting.read_end() == b""
+        await gateway.until_metric("gateway_queue_requests", 0)
+        streaming.half_close()
+        await engine.until(lambda: len(engine.aborted) == 1)
+        await in_prefill.post(CHAT, a_chat())
+        await engine.until(lambda: len(engine.posts) == 2)
+        in_prefill.half_close()
+        assert await in_prefill.read_end() == b""
+        await engine.until(lambda: len(engine.aborted) == 2)
+        await nothing_is_held(gateway)
+        assert await gateway.metric("gateway_requests_total", outcome="client_gone") == 3
+
+
 @pytest.mark.parametrize("way", WAYS)
 async def test_inside_its_body_the_request_ends_as_gone(tmp_path, way):
     async with ScriptedEngine() as engine, running(tmp_path, engine) as gateway, gateway.client() as client:

@@ -15,8 +15,10 @@ from gateway.testing import answers
 from gateway.testing.harness import a_chat, running
 from gateway.testing.raw_client import RawClient
 from gateway.testing.scripted_engine import ScriptedEngine
+from gateway.testing.skipping_loop import skip
 
 CHAT = "/v1/chat/completions"
+KEEPALIVE_S = 75
 
 
 @pytest.fixture
@@ -123,6 +125,25 @@ async def test_a_head_that_does_not_come_to_its_end_ends_the_ops_connection(tmp_
     ):
         await client.send(sent)
         assert await client.read_end() == b""
+
+
+@pytest.mark.asyncio(loop_factories=["asyncio"])
+@pytest.mark.parametrize("sent", [b"", b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127"])
+async def test_a_head_that_does_not_come_to_its_end_ends_the_public_connection_however_it_drips(tmp_path, sent):
+    async with (
+        ScriptedEngine() as engine,
+        running(tmp_path, engine, limits={"keepalive_s": KEEPALIVE_S}) as gateway,
+        gateway.client() as client,
+    ):
+        await client.send(sent)
+        await gateway.until(lambda: gateway.gateway._front.connections)
+        skip(KEEPALIVE_S - 10)
+        await client.send(sent[-1:])
+        await gateway.ops("/healthz")
+        assert gateway.gateway._front.connections
+        skip(10)
+        assert await client.read_end() == b""
+        assert await gateway.metric("gateway_offered_total") == 0
 
 
 async def test_a_body_that_does_not_come_holds_no_ops_connection(tmp_path):

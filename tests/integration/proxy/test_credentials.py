@@ -67,7 +67,7 @@ async def test_garbage_for_a_credential_is_401_on_every_route_and_reaches_no_eng
     assert not engine.posts
 
 
-async def test_a_check_that_crashes_lets_nobody_in(tmp_path, monkeypatch):
+async def test_a_check_that_crashes_lets_nobody_in_and_loses_no_request(tmp_path, monkeypatch):
     async def crash(*_args, **_kwargs):
         raise RuntimeError(INTERACTIVE_KEY)
 
@@ -76,6 +76,9 @@ async def test_a_check_that_crashes_lets_nobody_in(tmp_path, monkeypatch):
         for path in (*GENERATION, "/v1/models"):
             answer = await gateway.ask(path, a_chat() if path in GENERATION else None)
             assert answer.status == 500
+        assert await gateway.metric("gateway_offered_total") == len(GENERATION)
+        assert await gateway.metric("gateway_requests_total", outcome="refused") == len(GENERATION)
+        assert not gateway.exchanges
     assert not engine.posts
 
 

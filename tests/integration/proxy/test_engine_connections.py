@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import AsyncExitStack
 
+import aiohttp.connector
 import pytest
 
 from gateway.core.types import EngineLimits
 from gateway.engines.target import Carrier, EngineUnreachable, Scheduling, Target, Timeouts
-from gateway.server import dispatch, upstream
+from gateway.server import connector, dispatch, upstream
 from gateway.server.connector import engine_session
 from gateway.server.gate import Lease
 from gateway.server.questions import Questions
 from gateway.testing import answers
-from gateway.testing.harness import a_chat, running
+from gateway.testing.dialect_answers import a_response, response_events
+from gateway.testing.harness import MODEL, a_chat, running
 from gateway.testing.scripted_engine import ScriptedEngine, Wire
 
 CHAT = "/v1/chat/completions"
 OTHERS_MAX = 20
+VLLM_KEEPS_S = 5.0
+COMMENT = b": on and on\n\n"
 BUSY_HEAD = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\n"
 
 
@@ -103,15 +108,50 @@ async def test_a_busy_answer_that_does_not_end_is_not_waited_for(tmp_path, monke
         assert len(engine.posts) == 3
 
 
-async def test_after_the_streams_own_end_the_engine_is_not_waited_for(tmp_path, monkeypatch):
+@pytest.mark.parametrize("goes_on", [False, True])
+async def test_after_the_streams_own_end_the_engine_is_not_waited_for(tmp_path, monkeypatch, goes_on):
     monkeypatch.setattr(upstream, "END_S_MAX", 0.05)
     events = answers.events_of("Hello")
-    script = answers.hanging(answers.STREAM_HEAD, *(answers.chunk(event) for event in events))
+
+    async def script(_request, wire):
+        await wire.send(answers.STREAM_HEAD, *map(answers.chunk, events))
+        while goes_on:
+            await wire.send(answers.chunk(COMMENT * 1000))
+        await asyncio.Event().wait()
+
     async with ScriptedEngine(script) as engine, running(tmp_path, engine) as gateway:
         answer = await gateway.chat(stream=True)
-        assert answer.body == b"".join(events)
+        whole = b"".join(events)
+        assert answer.body.startswith(whole)
+        rest = answer.body.removeprefix(whole)
+        assert bool(rest) == goes_on
+        assert (COMMENT * len(rest)).startswith(rest)
         await engine.until(lambda: len(engine.aborted) == 1)
         assert await gateway.metric("gateway_requests_total", outcome="completed") == 1
+
+
+async def test_nor_after_the_end_of_a_kept_response_that_is_told_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(upstream, "END_S_MAX", 0.05)
+    events = response_events("Hello")
+    async with ScriptedEngine(answers.json_answer(a_response())) as engine, running(tmp_path, engine) as gateway:
+        await gateway.ask("/v1/responses", {"model": MODEL, "input": "Hello"})
+        engine.gets["/v1/responses/resp_1"] = answers.hanging(answers.STREAM_HEAD, *map(answers.chunk, events))
+        told = await gateway.ask("/v1/responses/resp_1?stream=true")
+        assert (told.status, told.body) == (200, b"".join(events))
+        await engine.until(lambda: len(engine.aborted) == 1)
+
+
+@pytest.mark.parametrize("idle_s", [connector.IDLE_S_MAX - 0.5, connector.IDLE_S_MAX + 0.5])
+async def test_a_connection_is_dropped_before_vllm_would_close_it_for_being_idle(tmp_path, monkeypatch, idle_s):
+    assert connector.IDLE_S_MAX < VLLM_KEEPS_S
+    ahead_s = 0.0
+    monkeypatch.setattr(aiohttp.connector, "monotonic", lambda: time.monotonic() + ahead_s)
+    async with ScriptedEngine(answers.completion()) as engine, running(tmp_path, engine) as gateway:
+        await gateway.chat()
+        opened, ahead_s = engine.connections_opened, idle_s
+        assert (await gateway.chat()).status == 200
+        assert (engine.posts[-1].connection > opened) == (idle_s > connector.IDLE_S_MAX)
+        assert await gateway.metric("gateway_engine_resends_total", engine="a") == 0
 
 
 async def test_what_is_sent_again_goes_out_on_a_new_connection(tmp_path):

@@ -7,6 +7,7 @@ import gc
 from contextlib import suppress
 
 import aiohttp
+import pytest
 
 from gateway.core.plan import AdmissionKind, OrderKind, SlotBudget
 from gateway.testing import answers
@@ -14,9 +15,12 @@ from gateway.testing.builders import a_class, a_plan, an_admission
 from gateway.testing.harness import MODEL, a_chat, running
 from gateway.testing.raw_client import BrokenAnswer
 from gateway.testing.scripted_engine import ScriptedEngine, Wire
+from gateway.testing.skipping_loop import skip
 
 CHAT = "/v1/chat/completions"
-QUICK = {"timeouts": {"connect_s": 2, "first_byte_s": 0.5, "idle_s": 0.5}}
+PATIENCE_S = 30
+PATIENT = {"timeouts": dict.fromkeys(("connect_s", "first_byte_s", "idle_s"), PATIENCE_S)}
+SILENT = (answers.hanging(), answers.hanging(answers.STREAM_HEAD, answers.chunk(answers.token("a"))))
 
 
 def places(total, **of_class):
@@ -28,14 +32,19 @@ def places(total, **of_class):
     )
 
 
+async def the_place_is_free(gateway, engine):
+    await gateway.until(lambda: not gateway.exchanges)
+    assert await gateway.metric("gateway_running_requests") == 0
+    engine.script = answers.completion()
+    assert (await gateway.chat()).status == 200
+
+
 async def test_whatever_fails_the_only_place_is_free_again(tmp_path):
     refused = ({"messages": None}, {"model": "nope"}, {"n": 99}, {"max_tokens": 10**6}, {"messages": [1]})
     broken = (
         answers.raw(then=Wire.reset),
         answers.raw(answers.STREAM_HEAD, then=Wire.reset),
         answers.raw(answers.STREAM_HEAD, answers.chunk(answers.token("a")), then=Wire.reset),
-        answers.hanging(answers.STREAM_HEAD, answers.chunk(answers.token("a"))),
-        answers.hanging(),
         answers.error(400),
         answers.error(500),
         answers.error(504),
@@ -45,12 +54,12 @@ async def test_whatever_fails_the_only_place_is_free_again(tmp_path):
     )
     async with (
         ScriptedEngine() as engine,
-        running(tmp_path, engine, plan=places(1, wait_s_max=(5, 5)), engine=QUICK) as gateway,
+        running(tmp_path, engine, plan=places(1), engine=PATIENT) as gateway,
     ):
         for leaves in (True, False):
             for members in refused:
                 assert (await gateway.chat(**members)).status in (400, 404)
-            for script in broken:
+            for script in broken + (SILENT if leaves else ()):
                 engine.script, seen = script, len(engine.posts)
                 async with gateway.client() as client:
                     await client.post(CHAT, a_chat(stream=True))
@@ -60,12 +69,28 @@ async def test_whatever_fails_the_only_place_is_free_again(tmp_path):
                     else:
                         with suppress(BrokenAnswer):
                             await client.read_answer()
-                await gateway.until(lambda: not gateway.exchanges)
-                assert await gateway.metric("gateway_running_requests") == 0
-                engine.script = answers.completion()
-                assert (await gateway.chat()).status == 200
+                await the_place_is_free(gateway, engine)
         ended = await gateway.metric("gateway_requests_total")
         assert ended == await gateway.metric("gateway_offered_total")
+
+
+@pytest.mark.asyncio(loop_factories=["asyncio"])
+async def test_an_engine_that_falls_silent_gives_the_only_place_back_when_its_time_is_up(tmp_path):
+    async with (
+        ScriptedEngine() as engine,
+        running(tmp_path, engine, plan=places(1), engine=PATIENT) as gateway,
+    ):
+        for number, script in enumerate(SILENT, start=1):
+            engine.script, seen = script, len(engine.posts)
+            async with gateway.client() as client:
+                await client.post(CHAT, a_chat(stream=True))
+                await engine.until(lambda seen=seen: len(engine.posts) > seen)
+                assert await gateway.metric("gateway_running_requests") == 1
+                skip(PATIENCE_S)
+                with suppress(BrokenAnswer):
+                    await client.read_answer()
+            await the_place_is_free(gateway, engine)
+            assert await gateway.metric("gateway_requests_total", outcome="timed_out") == number
 
 
 async def test_a_burst_never_has_more_at_the_engine_than_it_has_places_for(tmp_path):

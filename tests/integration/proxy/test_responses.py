@@ -6,8 +6,10 @@ import asyncio
 
 import pytest
 
+from gateway.core.plan import AdmissionKind, SlotBudget
 from gateway.server import kept_responses
 from gateway.testing import answers
+from gateway.testing.builders import a_class, a_plan, an_admission
 from gateway.testing.dialect_answers import a_response, response_events
 from gateway.testing.harness import BATCH_KEY, INTERACTIVE_KEY, MODEL, running
 from gateway.testing.scripted_engine import ScriptedEngine
@@ -175,3 +177,31 @@ async def test_what_goes_on_from_a_response_goes_to_the_engine_that_keeps_it(tmp
         gone = await gateway.ask(PATH, a_body(previous_response_id=f"resp_{maker.port}"))
         assert (await gateway.ask(PATH, a_body())).status == 200
     assert (gone.status, gone.header("x-gateway-reason")) == (503, "no_engine")
+
+
+@pytest.mark.parametrize("way", ["refused", "leaving"])
+async def test_who_waits_for_the_engine_that_keeps_a_response_hears_at_once_that_it_is_gone(tmp_path, way):
+    plan = a_plan(
+        a_class("interactive", wait_s_max=(60, 60)),
+        a_class("batch", rank=1, weight=1),
+        admission=an_admission(AdmissionKind.SLOTS, slots=SlotBudget(1)),
+    )
+    async with (
+        ScriptedEngine(answers.json_answer(a_response())) as engine,
+        running(tmp_path, engine, plan=plan) as gateway,
+        gateway.client() as running_on,
+        gateway.client() as bound,
+        gateway.client() as free,
+    ):
+        await gateway.ask(PATH, a_body())
+        engine.script = answers.hanging()
+        await running_on.post(PATH, a_body())
+        await engine.until(lambda: len(engine.posts) == 2)
+        for number, client in enumerate((free, bound)):
+            await client.post(PATH, a_body(**({"previous_response_id": "resp_1"} if client is bound else {})))
+            await gateway.until_metric("gateway_queue_requests", number + 1)
+        getattr(gateway.gateway.rooms.watches["a"], way)()
+        answer = await bound.read_answer()
+        assert await gateway.metric("gateway_queue_requests") == 1
+    assert (answer.status, answer.header("x-gateway-reason")) == (503, "no_engine")
+    assert answer.header("retry-after") is not None

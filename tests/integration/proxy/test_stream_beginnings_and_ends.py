@@ -55,8 +55,9 @@ async def test_a_whole_answer_after_a_busy_stream_breaks_off_without_a_streams_w
     assert broken.value.body == half
 
 
-async def test_a_streams_own_error_and_end_are_told_once_though_the_engine_then_breaks(tmp_path):
-    events = [answers.token("a"), answers.event(WRONG), answers.DONE]
+@pytest.mark.parametrize("end", [(), (answers.DONE,)])
+async def test_a_streams_own_error_is_told_once_though_the_engine_then_breaks(tmp_path, end):
+    events = [answers.token("a"), answers.event(WRONG), *end]
     async with (
         ScriptedEngine(answers.stream_of(*events, then=Wire.reset)) as engine,
         running(tmp_path, engine) as gateway,

@@ -70,19 +70,36 @@ def test_those_who_wait_for_two_engines_pass_one_another():
     assert pool.finish(at_a) == [(for_a, "a")]
 
 
-def test_it_is_refused_where_its_engine_is_down_or_gone_and_waits_where_it_goes_down_later():
+def test_it_is_refused_where_its_engine_is_down_or_gone_or_goes_down_while_it_waits():
     pool = Two()
     pool.offer("a")
-    waiting = pool.offer("a")
-    pool.admission.set_up("a", up=False, now=NOW)
+    taken = pool.offer("b")
+    waiting, behind = pool.offer("a"), pool.offer(tenant="other")
+    hasty = pool.offer("a", tenant="hasty", wait_s_max=1)
+    expired, refused = pool.admission.set_up("a", up=False, now=NOW + 1)
+    assert isinstance(expired, Refused) and (expired.ticket, expired.outcome) == (hasty, Outcome.EXPIRED)
+    assert isinstance(refused, Refused) and refused.ticket is waiting
+    assert (refused.refusal.reason, refused.outcome, refused.waited_s) == (Reason.NO_ENGINE, Outcome.REFUSED, 1)
     for engine in ("a", "nowhere"):
         assert pool.offer(engine).state is TicketState.ENDED
         (refused,) = pool.events
         assert isinstance(refused, Refused) and refused.refusal.reason is Reason.NO_ENGINE
-    assert waiting.state is TicketState.WAITING
-    assert pool.offer(tenant="other").engine == "b"
-    (expired,) = pool.admission.tick(waiting.deadline)
-    assert isinstance(expired, Refused) and expired.ticket is waiting
+    assert behind.state is TicketState.WAITING
+    assert pool.finish(taken) == [(behind, "b")]
+    assert pool.admission.set_up("a", up=True, now=NOW + 1) == []
+    assert pool.offer("a", tenant="hasty", now=NOW + 1).state is TicketState.WAITING
+
+
+def test_sent_back_by_its_engine_it_waits_while_that_is_up_and_is_refused_once_it_is_down():
+    pool = Two()
+    ticket = pool.offer("a")
+    pool.admission.requeue(ticket, NOW, 0.5)
+    assert ticket.state is TicketState.WAITING
+    (sent,) = pool.admission.tick(NOW + 1)
+    assert isinstance(sent, Dispatched) and sent.ticket is ticket
+    pool.admission.set_up("a", up=False, now=NOW + 1)
+    (refused,) = pool.admission.requeue(ticket, NOW + 1, 0.5)
+    assert isinstance(refused, Refused) and refused.refusal.reason is Reason.NO_ENGINE
 
 
 @pytest.mark.parametrize("without_it", [[an_engine("b")], [replace(an_engine("a"), weight=0), an_engine("b")]])
