@@ -10,7 +10,7 @@ import pytest
 from gateway.core.types import EngineLimits
 from gateway.engines.target import Carrier, EngineUnreachable, Scheduling, Target, Timeouts
 from gateway.server import dispatch, upstream
-from gateway.server.connector import engine_session
+from gateway.server.connector import EngineConnections
 from gateway.server.gate import Lease
 from gateway.server.questions import Questions
 from gateway.testing import answers
@@ -138,7 +138,7 @@ async def test_a_question_that_finds_nobody_says_so_in_the_systems_own_words():
     await engine.listen()
     await engine.refuse_connections()
     target = Target("a", engine.url, "chat", Scheduling.FCFS, Carrier.AUTO, EngineLimits(), Timeouts(5, 5, 5))
-    async with engine_session() as session:
-        questions = Questions(upstream.Upstream(session, lambda _engine: None))
+    async with EngineConnections() as connections:
+        questions = Questions(upstream.Upstream(connections, lambda _engine: None))
         with pytest.raises(EngineUnreachable, match=f"Cannot connect to host 127.0.0.1:{engine.port}"):
             await questions.get(target, "/version", timeout_s=5)
