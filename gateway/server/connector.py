@@ -21,6 +21,8 @@ from aiohttp.http_exceptions import BadHttpMessage
 from yarl import URL
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from aiohttp.client_reqrep import ClientRequest
     from aiohttp.connector import Connection
     from aiohttp.http_parser import RawResponseMessage
@@ -35,6 +37,8 @@ _BARE_LINE_FEED = re.compile(rb"(?<!\r)\n")
 class NotedHandler(ResponseHandler):
     """An engine connection that counts its requests and the bytes that came back for the last one.
 
+    listener: called whenever something came of an answer's body: bytes, its end, a failure.
+
     Stricter than aiohttp, whose parser takes an answer's head with bare line feeds, and to which an answer that ends
     with its connection is complete however the connection ended.
     """
@@ -43,6 +47,7 @@ class NotedHandler(ResponseHandler):
         super().__init__(loop)
         self.requests = 0
         self.bytes_back = 0
+        self.listener: Callable[[], None] | None = None
         self._head: bytes | None = None
         # One parser reads all the answers of a connection.
         self.set_response_params(read_until_eof=True, auto_decompress=False)
@@ -51,7 +56,7 @@ class NotedHandler(ResponseHandler):
         self.requests += 1
         self.bytes_back = 0
         self._head = b""
-        self._payload = None  # the last answer's may still be read
+        self._payload = self.listener = None  # the last answer may still be read
 
     def data_received(self, data: bytes) -> None:
         self.bytes_back += len(data)
@@ -64,12 +69,26 @@ class NotedHandler(ResponseHandler):
         # ever.
         if self._exception is not None and self._payload is not None and self._payload.exception() is None:
             self._payload.set_exception(aiohttp.ClientPayloadError("the body's framing is wrong"))
+        if self.listener is not None:
+            self.listener()
+
+    def resume_reading(self, resume_parser: bool = True) -> None:
+        """Go on where reading was paused: aiohttp asks for it after every read.
+
+        What the parser had put aside comes at once, to somebody who reads now and will look again.
+        """
+        if self._reading_paused:
+            listener, self.listener = self.listener, None
+            super().resume_reading(resume_parser)
+            self.listener = listener
 
     def connection_lost(self, exc: BaseException | None) -> None:
         payload = self._payload
         if exc is not None and payload is not None and not payload.is_eof() and payload.exception() is None:
             payload.set_exception(aiohttp.ClientPayloadError("the connection was lost inside the answer"))
         super().connection_lost(exc)
+        if self.listener is not None:
+            self.listener()
 
     def _is_head_well(self, data: bytes) -> bool:
         """Look at the answer's head until it has ended."""

@@ -331,7 +331,6 @@ class Handlers:
             request_id=visit.request_id,
             service_class=service_class,
             length_class=length_class,
-            close=client.closes,
             allow=allow,
         )
         try:

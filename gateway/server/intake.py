@@ -97,7 +97,7 @@ async def read_body(request: web.BaseRequest, client: Downstream, bounds: Intake
         code = "unsupported_content_encoding"
         raise Refusing(Refusal(Reason.BAD_REQUEST, message, code=code, param="content-encoding"))
     if request.headers.get("Expect", "").lower() == "100-continue" and request.version >= HttpVersion11:
-        await client.send_continue()
+        client.send_continue()
     limit = asyncio.timeout(bounds.body_read_s)
     try:
         async with limit:

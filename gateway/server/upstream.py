@@ -13,6 +13,7 @@ import math
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import aiohttp
@@ -20,7 +21,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from gateway.engines.target import Target
 from gateway.server import engine_failure
-from gateway.server.connector import Attempt, EngineConnections, NotedHandler, Origin, origin_of
+from gateway.server.connector import Attempt, EngineConnections, Origin, origin_of
 from gateway.server.engine_failure import EngineFailure
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ END_S_MAX = 1.0
 LEFTOVER_BYTES_MAX = 1 << 16
 
 Headers = Sequence[tuple[str, str]]
+Take = Callable[[bytes], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,7 @@ class Outgoing:
 
 
 class Reply:
-    """An engine's answer. `read` raises EngineFailure."""
+    """An engine's answer. `read` and `pour` raise EngineFailure."""
 
     def __init__(
         self, message: RawResponseMessage, content: aiohttp.StreamReader, target: Target, watchdog: _Watchdog
@@ -66,9 +68,12 @@ class Reply:
         self._content = content
         self._idle_s = target.timeouts.idle_s
         self._first_byte_s = target.timeouts.first_byte_s
+        self._loop = asyncio.get_running_loop()
         self._watchdog = watchdog
         self._first_byte_at: float | None = watchdog.at
         self._end_at = math.inf
+        self._waiter: asyncio.Future[bool] | None = None
+        self._take: Take | None = None
         self.status = message.code
 
     @property
@@ -105,25 +110,67 @@ class Reply:
 
     async def read(self) -> bytes:
         """Return the bytes that came, as soon as any come; b"" at the end of a complete answer."""
+        while not (chunk := self._arrived()) and not self.at_end:
+            await self._wait(None)
+        return chunk
+
+    async def pour(self, take: Take) -> None:
+        """Give each chunk to `take` in the instant in which it comes, until the answer ends or `take` says no more."""
+        while not self.at_end:
+            chunk = self._arrived()
+            if not (take(chunk) if chunk else await self._wait(take)):
+                return
+
+    def notify(self) -> None:
+        """Something came: bytes, the end, or a failure."""
+        waiter, take = self._waiter, self._take
+        if waiter is None or waiter.done():
+            return
+        goes_on = True
+        if take is not None:
+            try:
+                while goes_on and (chunk := self._arrived()):
+                    goes_on = take(chunk)
+            except Exception as error:  # noqa: BLE001 - it is told to whoever waits
+                waiter.set_exception(error)
+                return
+            if goes_on and not self._content.is_eof():
+                self._watchdog.at = self._loop.time() + self._idle_s
+                return
+        waiter.set_result(goes_on)
+
+    def time_is_up(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_exception(_TimeIsUp())
+
+    def _arrived(self) -> bytes:
+        """Return what has come and was not read. Raises EngineFailure where nothing is left before a break."""
+        content = self._content
+        if self.at_end:
+            return b""
+        # What came before the break is the caller's; the break is told when it is read.
+        rest: bytes = content._read_nowait(-1)  # noqa: SLF001 - a failed reader refuses its public ones
+        if not rest and (error := content.exception()) is not None:
+            assert isinstance(error, (aiohttp.ClientError, OSError)), "only a connection fails its answer"
+            raise engine_failure.of(error) from error
+        return rest
+
+    async def _wait(self, take: Take | None) -> bool:
+        """Wait until something comes, with `take` until that has had enough: False."""
         first_byte_at = self._first_byte_at
-        loop = asyncio.get_running_loop()
-        limit_at = loop.time() + self._idle_s if first_byte_at is None else first_byte_at
+        limit_at = self._loop.time() + self._idle_s if first_byte_at is None else first_byte_at
         self._watchdog.until(min(limit_at, self._end_at))
+        self._waiter, self._take = self._loop.create_future(), take
         try:
-            return await self._content.readany()
+            return await self._waiter
         except _TimeIsUp:
             if self._end_at <= limit_at:
                 raise engine_failure.broken("did not end its answer") from None
             if first_byte_at is None:
                 raise engine_failure.timed_out("idle_s", self._idle_s) from None
             raise engine_failure.timed_out("first_byte_s", self._first_byte_s) from None
-        except (aiohttp.ClientError, OSError) as error:
-            # What came before the break is the caller's; the break is told when it is read.
-            rest = self._content._read_nowait(-1)  # noqa: SLF001 - a failed reader refuses its public ones
-            if rest:
-                return rest
-            raise engine_failure.of(error) from error
         finally:
+            self._waiter = None
             self._watchdog.until(math.inf)
 
     def began(self) -> None:
@@ -159,8 +206,10 @@ class Upstream:
         attempt: Attempt | None = None
         try:
             attempt, message, content = await self._send(target, outgoing, watchdog)
-            watchdog.watch(content)
-            yield Reply(message, content, target, watchdog)
+            reply = Reply(message, content, target, watchdog)
+            watchdog.time_is_up = reply.time_is_up
+            attempt.handler.listener = reply.notify
+            yield reply
         finally:
             watchdog.cancel()
             if attempt is not None:
@@ -175,7 +224,8 @@ class Upstream:
             # Where one kept connection turned out closed, others likely are: the engine went away.
             attempt = await self._take(target, origin, watchdog.at, anew=not may_resend)
             try:
-                watchdog.watch(attempt.handler)
+                watchdog.time_is_up = partial(attempt.handler.set_exception, _TimeIsUp())
+                watchdog.until(watchdog.at)
                 return attempt, *await attempt.send(head, outgoing.body)
             except _TimeIsUp:
                 attempt.abort()
@@ -211,23 +261,18 @@ class _TimeIsUp(Exception):  # noqa: N818 - never leaves this module
 
 
 class _Watchdog:
-    """Fails what is waited for when its time is up; one timer, moved only when it fires too early.
+    """Says when the time is up; one timer, moved only when it fires too early.
 
-    at: when the time is up, by the loop's clock; never: infinity.
+    at: when the time is up, by the loop's clock; never: infinity. time_is_up: who is told.
     """
 
-    __slots__ = ("_loop", "_timer", "_watched", "at")
+    __slots__ = ("_loop", "_timer", "at", "time_is_up")
 
     def __init__(self, limit_s: float) -> None:
         self._loop = asyncio.get_running_loop()
-        self._watched: NotedHandler | aiohttp.StreamReader | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.at = self._loop.time() + limit_s
-
-    def watch(self, awaited: NotedHandler | aiohttp.StreamReader) -> None:
-        """Fail this from now on, an answer's head or its body."""
-        self._watched = awaited
-        self.until(self.at)
+        self.time_is_up: Callable[[], object] = _nobody_waits
 
     def until(self, at: float) -> None:
         self.at = at
@@ -244,9 +289,13 @@ class _Watchdog:
         self._timer = None
         if self._loop.time() < self.at:
             self.until(self.at)
-        elif self._watched is not None:
+        else:
             # A wrong chunk header leaves aiohttp's parser silent for ever; this wakes its reader all the same.
-            self._watched.set_exception(_TimeIsUp())
+            self.time_is_up()
+
+
+def _nobody_waits() -> None:
+    pass
 
 
 def _text(raw: bytes) -> str:
