@@ -12,11 +12,13 @@ import asyncio
 import math
 import re
 from functools import lru_cache
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Self, cast
 
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.client_reqrep import ConnectionKey
+from aiohttp.connector import Connection
 from aiohttp.http_exceptions import BadHttpMessage
 from yarl import URL
 
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aiohttp.client_reqrep import ClientRequest
-    from aiohttp.connector import Connection
     from aiohttp.http_parser import RawResponseMessage
 
 IDLE_S_MAX = 4.0
@@ -75,12 +76,14 @@ class NotedHandler(ResponseHandler):
     def resume_reading(self, resume_parser: bool = True) -> None:
         """Go on where reading was paused: aiohttp asks for it after every read.
 
-        What the parser had put aside comes at once, to somebody who reads now and will look again.
+        What the parser had put aside comes at once, in the middle of that read, and is told after it.
         """
         if self._reading_paused:
             listener, self.listener = self.listener, None
             super().resume_reading(resume_parser)
             self.listener = listener
+            if listener is not None:
+                self._loop.call_soon(listener)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         payload = self._payload
@@ -187,14 +190,20 @@ class EngineConnections(aiohttp.TCPConnector):
     async def __aenter__(self) -> Self:
         return self
 
-    async def take(self, origin: Origin, *, connect_s: float, anew: bool) -> Attempt:
-        """Take a kept connection or make one. anew: close the kept ones before. Raises what aiohttp does."""
-        if anew:
-            for handler, _ in self._conns.pop(origin.connection_key, ()):
-                handler.close()
-        while (kept := await self._get(origin.connection_key, [])) is not None:
-            if kept.protocol is not None and not kept.protocol.should_close:
-                return Attempt(kept)
-            kept.close()  # something came that nobody had asked for
+    def kept(self, origin: Origin) -> Attempt | None:
+        """Take a connection that is open already; None: there is none."""
+        kept = self._conns.get(origin.connection_key)
+        while kept:
+            handler, since = kept.pop()
+            if monotonic() - since <= IDLE_S_MAX and handler.is_connected() and not handler.should_close:
+                self._acquired.add(handler)
+                return Attempt(Connection(self, origin.connection_key, handler, self._loop))
+            handler.close()
+        return None
+
+    async def made(self, origin: Origin, *, connect_s: float) -> Attempt:
+        """Make a connection; the idle ones are closed before. Raises what aiohttp's connector does."""
+        for handler, _ in self._conns.pop(origin.connection_key, ()):
+            handler.close()
         timeout = aiohttp.ClientTimeout(connect=connect_s, ceil_threshold=math.inf)
         return Attempt(await self.connect(cast("ClientRequest", origin), [], timeout))

@@ -129,7 +129,7 @@ class Reply:
         goes_on = True
         if take is not None:
             try:
-                while goes_on and (chunk := self._arrived()):
+                if chunk := self._arrived():
                     goes_on = take(chunk)
             except Exception as error:  # noqa: BLE001 - it is told to whoever waits
                 waiter.set_exception(error)
@@ -222,7 +222,9 @@ class Upstream:
         head = outgoing.head(origin.host_header, target.api_key)
         for may_resend in (True, False):
             # Where one kept connection turned out closed, others likely are: the engine went away.
-            attempt = await self._take(target, origin, watchdog.at, anew=not may_resend)
+            attempt = self._connections.kept(origin) if may_resend else None
+            if attempt is None:
+                attempt = await self._connected(target, origin, watchdog.at)
             try:
                 watchdog.time_is_up = partial(attempt.handler.set_exception, _TimeIsUp())
                 watchdog.until(watchdog.at)
@@ -242,11 +244,11 @@ class Upstream:
                 raise
         raise AssertionError("the second attempt returns or raises")
 
-    async def _take(self, target: Target, origin: Origin, first_byte_at: float, *, anew: bool) -> Attempt:
+    async def _connected(self, target: Target, origin: Origin, first_byte_at: float) -> Attempt:
         limit = asyncio.timeout_at(first_byte_at)
         try:
             async with limit:
-                return await self._connections.take(origin, connect_s=target.timeouts.connect_s, anew=anew)
+                return await self._connections.made(origin, connect_s=target.timeouts.connect_s)
         except TimeoutError:
             if limit.expired():
                 raise engine_failure.timed_out("first_byte_s", target.timeouts.first_byte_s) from None
