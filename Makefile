@@ -12,12 +12,13 @@ export ENGINE_PORT ENGINE_FLAGS ENGINE_URL ENGINE_API_KEY ENGINE_HOME
 
 BIN := .venv/bin
 READY := .venv/ready
+COMPILED := .cache/compiled
 # Who shares an engine stays in one of the processes: tests/conftest.py.
 PYTEST := $(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadscope $(PYTEST_FLAGS)
 COMPILE := .cache/pins/bin/uv pip compile $(PINS_FLAGS) --quiet --universal --python-version 3.11 \
 	--generate-hashes --no-annotate --custom-compile-command "make pins"
 
-.PHONY: help run test check soak static cover installed engine engine-stop pins
+.PHONY: help run test check soak static cover compiled installed engine engine-stop pins
 
 help:
 	@echo 'make run           set up, and serve on 127.0.0.1:8080 (ops on 127.0.0.1:9090) in front of ENGINE_URL=http://host:port,'
@@ -26,6 +27,8 @@ help:
 	@echo '                   TEST_PROCESSES=2 processes at once (0: in one, for -x, --pdb and the like in PYTEST_FLAGS)'
 	@echo 'make check         the quick gate: format, lint, types, layering, unit and property tests'
 	@echo 'make cover         every branch of the core is reached by its unit tests, or this fails'
+	@echo 'make compiled     the packages with the core compiled to C, in $(COMPILED), and the tests of the core on them;'
+	@echo '                   PYTHONPATH=$(COMPILED) .venv/bin/python -P FILE runs a script on them'
 	@echo 'make soak          ten minutes of overload by callers and engines that do everything wrong; SOAK_S=60 is one'
 	@echo 'make engine        install vLLM for CPU (about 2.5 GB, kept in ENGINE_HOME or the user'\''s cache) and start it'
 	@echo '                   with a tiny model on ENGINE_PORT=8000; ENGINE_FLAGS="--max-num-seqs 64 ..." are vLLM'\''s own'
@@ -37,7 +40,7 @@ run: $(READY)
 
 # What downloads goes beside what computes. The last line is pytest's own.
 test: $(READY)
-	@$(MAKE) --no-print-directory --jobs 2 installed static cover
+	@$(MAKE) --no-print-directory --jobs 2 installed static cover compiled
 	$(PYTEST)
 
 check: static cover
@@ -55,6 +58,17 @@ static: $(READY)
 # The unit tests of the core reach every branch of it, whatever the random ones draw; fails below 100 %.
 cover: $(READY)
 	$(BIN)/python -m pytest --quiet --no-header --cov --cov-report=term tests/unit/core
+
+# What is shipped compiled behaves as its source does.
+compiled: $(COMPILED)/ready
+	PYTHONPATH=$(COMPILED) $(BIN)/python -P -m gateway --version | grep 'compiled core'
+	$(BIN)/python -m pytest --quiet --no-header -o pythonpath='$(COMPILED) .' tests/unit/core tests/simulation
+
+$(COMPILED)/ready: $(READY) setup.py $(shell git ls-files gateway bench policies)
+	@rm -rf $(COMPILED)
+	GATEWAY_COMPILED=1 $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation \
+		--target $(COMPILED) .
+	@touch $@
 
 installed: $(READY)
 	$(BIN)/python -m deploy.engine install

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from gateway.cli import bench, check, explain, keys, policies, serve, shadow, status
-from gateway.observe.release import RELEASE
+from gateway.observe.release import CORE_IS_COMPILED, RELEASE
 from gateway.strict_yaml import ConfigError
 
 _EXAMPLE = """\
@@ -61,7 +61,8 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=f"gateway {RELEASE}")
+    core = "compiled core" if CORE_IS_COMPILED else "core in plain Python"
+    parser.add_argument("--version", action="version", version=f"gateway {RELEASE} ({core})")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for command in (serve, check, status, explain, shadow, keys, policies, bench):
         command.register(commands)

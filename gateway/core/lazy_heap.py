@@ -25,7 +25,7 @@ class LazyHeap(Generic[Member]):
 
     def __init__(self) -> None:
         self._entries: list[tuple[Any, int, Member]] = []
-        self._living: dict[Member, tuple[Any, int, Member]] = {}
+        self._living: dict[Member, int] = {}  # by the push that holds
         self._pushes = 0
         self.first: tuple[Any, int, Member] | None = None
 
@@ -35,27 +35,26 @@ class LazyHeap(Generic[Member]):
     def push(self, member: Member, key: Any) -> None:
         """Insert the member, or move it to a new key."""
         self._pushes = number = self._pushes + 1
-        entry = self._living[member] = (key, number, member)
+        self._living[member] = number
         entries, first = self._entries, self.first
-        heappush(entries, entry)
-        if entries[0] is entry:
-            self.first = entry
+        heappush(entries, (key, number, member))
+        if entries[0][1] == number:
+            self.first = entries[0]
         elif first is not None and first[2] is member:
             self._find_first()
         if len(entries) > 2 * len(self._living) + _STALE_ALLOWED:
-            entries[:] = self._living.values()
+            entries[:] = [entry for entry in entries if self._living.get(entry[2]) == entry[1]]
             heapify(entries)
 
     def discard(self, member: Member) -> None:
-        gone = self._living.pop(member, None)
-        if gone is not None and gone is self.first:
+        if self._living.pop(member, None) is not None and self.first is not None and self.first[2] is member:
             self._find_first()
 
     def _find_first(self) -> None:
         entries, living = self._entries, self._living
         while entries:
             first = entries[0]
-            if living.get(first[2]) is first:
+            if living.get(first[2]) == first[1]:
                 self.first = first
                 return
             heappop(entries)

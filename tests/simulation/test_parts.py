@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 from random import Random
+from typing import Any
 
 import pytest
 from scenarios import (
@@ -103,11 +104,15 @@ def pool_of(
     step_time: StepTime = CPU,
     *,
     kv_blocks: int = LARGE_KV,
+    believed_blocks: int | None = None,
     threshold: int = 0,
     batches_in_flight: int = 1,
     tells_cached: bool = False,
 ) -> WatchedParts:
-    """Return one engine on stock flags (fcfs, prefix caching), its step model known as after a calibration."""
+    """Return one engine on stock flags (fcfs, prefix caching), its step model known as after a calibration.
+
+    believed_blocks: what the gateway takes the cache for; None: what it is.
+    """
     flags = EngineFlags(
         BATCHED_TOKENS,
         threshold,
@@ -118,7 +123,8 @@ def pool_of(
         prefix_caching=True,
     )
     limits = {"max_num_batched_tokens": BATCHED_TOKENS, "long_prefill_token_threshold": threshold}
-    spec = an_engine("a", **limits, max_num_seqs=SEQUENCES, kv_tokens=(kv_blocks - 1) * BLOCK, prefix_caching=True)
+    kv_tokens = ((believed_blocks or kv_blocks) - 1) * BLOCK
+    spec = an_engine("a", **limits, max_num_seqs=SEQUENCES, kv_tokens=kv_tokens, prefix_caching=True)
     ways = {"batches_in_flight": batches_in_flight, "tells_cached": tells_cached}
     pool = WatchedParts(plan, {"a": VirtualEngine(flags, step_time)}, [spec], **ways)
     pool.admission.calibrated("a", [sample(step_time, tokens) for tokens in (64, 512, 2048, 4096, LONG)])
@@ -243,11 +249,9 @@ def test_a_recalled_prompt_keeps_what_whole_steps_have_computed():
 # ── a cache that is too small ──
 
 
-def under_pressure(
-    way: LongPrefill | None, *, kv_blocks: int, tells_cached: bool = True, shorts_per_s: float = 6.0
-) -> WatchedParts:
+def under_pressure(way: LongPrefill | None, *, shorts_per_s: float = 6.0, **cache: Any) -> WatchedParts:
     """Play the same minute of longs with many shorts between: their blocks push the longs' out of a small cache."""
-    pool = pool_of(plan_of(way), kv_blocks=kv_blocks, tells_cached=tells_cached, threshold=0 if way else 640)
+    pool = pool_of(plan_of(way), threshold=0 if way else 640, tells_cached=True, **cache)
     callers = [Caller(3.0 * number, LONG, OUTPUT_TOKENS, "batch") for number in range(12)]
     callers += [Caller(at_s, SHORT, OUTPUT_TOKENS) for at_s in arrivals(Random(2), shorts_per_s, until_s=36.0)]
     pool.run(callers)
@@ -280,10 +284,9 @@ def test_a_prefix_is_held_no_longer_than_the_cache_keeps_it():
     assert pool.changes == []
 
 
-def test_where_other_work_pushes_prefixes_out_long_prompts_soon_go_whole(monkeypatch):
-    """The cache is fuller than the gateway can know: after three prompts that lost theirs it stops dividing."""
-    monkeypatch.setattr("gateway.core.courses.Courses._is_crowded", lambda *_: False)
-    pool = under_pressure(way_of(SLICED, hold_max_s=3.0), kv_blocks=560, shorts_per_s=8.0)
+def test_where_other_work_pushes_prefixes_out_long_prompts_soon_go_whole():
+    """The cache is smaller than the gateway believes: after three prompts that lost theirs it stops dividing."""
+    pool = under_pressure(way_of(SLICED, hold_max_s=3.0), kv_blocks=560, believed_blocks=LARGE_KV, shorts_per_s=8.0)
     assert pool.changes == [FallbackReason.NOT_CACHED]
     assert pool.slices[SliceResult.FAILED] == 3
     assert pool.slices[SliceResult.FALLBACK] > 0

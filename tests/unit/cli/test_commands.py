@@ -88,9 +88,9 @@ def test_without_a_command_the_help_is_shown_and_the_status_is_2(capsys: pytest.
     assert "examples:" in captured.err
 
 
-def test_the_version_is_the_releases(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_version_is_the_releases_and_says_how_the_core_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
-    assert capsys.readouterr().out == f"gateway {RELEASE}\n"
+    assert capsys.readouterr().out == f"gateway {RELEASE} (core in plain Python)\n"
 
 
 def test_a_right_configuration_is_shown_as_tables(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -80,5 +80,5 @@ def test_what_is_probed_and_mounted_is_there(settings):
 def test_the_image_starts_what_the_manifest_mounts():
     dockerfile = (ROOT / "deploy/Dockerfile").read_text()
     assert '"serve", "--config", "/etc/gateway/gateway.yaml"' in dockerfile
-    for copied in re.findall(r"^COPY (.+) \S+$", dockerfile, re.MULTILINE):
+    for copied in re.findall(r"^COPY ([^-].*) \S+$", dockerfile, re.MULTILINE):
         assert all((ROOT / source).exists() for source in copied.split())
