@@ -1,30 +1,27 @@
 """Many cells, one after another, in one folder: what is still to be run, what is there already, what it comes to.
 
 Owns the folder of a comparison. What lies in it as a whole run counts, whoever wrote it when: so a comparison that was
-killed goes on where it stopped, and no cell is lost or run twice. A run that was cut in the middle is set aside.
+killed goes on where it stopped, and no cell is lost or run twice. A run that was cut in the middle is set aside: so
+whoever makes a Campaign holds its folder (`bench.records.hold`), or two at once would cut each other's runs.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from bench.cell import CellPlan, CellResult
 from bench.drive import run_cell
-from bench.errors import UsageError
 from bench.order import Cell
 from bench.records import stored
 from bench.records.request import RequestRecord
-from bench.records.store import RunFolder
 from bench.report.progress import Progress
 from bench.report.run_table import describe
-from bench.scenario import Arm, Scenario, checked
+from bench.scenario import Arm
 
-PLAN_FILE = "plan.json"
 CUT_SUFFIX = ".cut"
 REPEATED_SUFFIX = ".invalid"
 
@@ -80,8 +77,8 @@ class Campaign:
                 progress.begin(number, cell.cell_id)
                 found = self._found.get(cell.cell_id)
                 if found is not None:
-                    progress.say(f"there already: {found.name}")
-                    self.runs.append(_of_stored(cell, stored.read_run(found)))
+                    progress.say(f"there already: {found.folder.name}")
+                    self.runs.append(_of_stored(cell, found))
                     continue
                 run = self._run(cell, progress)
                 self.runs.append(run)
@@ -107,45 +104,25 @@ class Campaign:
         )
 
 
-def begun(result_dir: Path, name: str, plan: Mapping[str, Any]) -> Path:
-    """A new folder with its plan, which is what goes on later is judged by. Raises UsageError."""
-    folder = RunFolder(result_dir, name)
-    folder.write_json(PLAN_FILE, plan)
-    return folder.path
-
-
-def resumed(folder: Path, kind: str) -> dict[str, Any]:
-    """The plan of a folder that goes on. Raises UsageError where it is none of this command's."""
-    plan = stored.read_json(folder / PLAN_FILE)
-    if plan.get("kind") != kind:
-        raise UsageError(f"{folder}: a `gateway bench {plan.get('kind')}` began it: go on with that command.")
-    return plan
-
-
-def scenario_of(plan: Mapping[str, Any], folder: Path) -> Scenario:
-    """Raises UsageError where the plan is of another version of the bench."""
-    return checked(plan.get("scenario", {}), str(folder / PLAN_FILE))
-
-
 def set_aside(folder: Path) -> int:
     """How many INVALID runs were repeated: a reader of the others is to know."""
     return len([path for path in folder.iterdir() if path.name.endswith(REPEATED_SUFFIX)])
 
 
-def _whole_runs(folder: Path, *, retry_invalid: bool) -> dict[str, Path]:
+def _whole_runs(folder: Path, *, retry_invalid: bool) -> dict[str, stored.StoredRun]:
     """Cell id to the run of it. Runs that were cut are set aside, those that were interrupted do not count."""
-    found: dict[str, Path] = {}
+    found: dict[str, stored.StoredRun] = {}
     for each in sorted(path for path in folder.iterdir() if path.is_dir()):
         if each.name.endswith((CUT_SUFFIX, REPEATED_SUFFIX)):
             continue
         if stored.is_whole(each):
-            verdict = stored.read_json(each / "verdict.json")
-            if verdict.get("interrupted", False):
+            run = stored.read_run(each)
+            if run.interrupted:
                 continue
-            if retry_invalid and verdict["verdict"] == "INVALID":
+            if retry_invalid and not run.valid:
                 each.rename(each.with_name(each.name + REPEATED_SUFFIX))
             else:
-                found.setdefault(stored.read_json(each / "run.json")["cell_id"], each)
+                found.setdefault(run.cell_id, run)
         elif _is_a_run(each):
             each.rename(each.with_name(each.name + CUT_SUFFIX))
     return found
@@ -158,5 +135,4 @@ def _is_a_run(folder: Path) -> bool:
 
 
 def _of_stored(cell: Cell, run: stored.StoredRun) -> CellRun:
-    window_s = float(run.measurements["window"]["seconds"])
-    return CellRun(cell, run.folder.name, run.valid, run.interrupted, window_s, run.records)
+    return CellRun(cell, run.folder.name, run.valid, run.interrupted, run.window_s, run.records)

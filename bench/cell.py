@@ -12,8 +12,7 @@ from bench.analysis.measurements import Measurements
 from bench.analysis.validity import Verdict
 from bench.corpus.prompts import Corpus
 from bench.corpus.tokenizer import PromptForm, ServedTokenizer
-from bench.engine.metrics import Reading
-from bench.engine.watch import Unreadable
+from bench.engine.around import Around
 from bench.load.flight import Flight
 from bench.load.pacing import Windows
 from bench.load.target import Target
@@ -67,18 +66,17 @@ class CellResult:
 class Seen:
     """What the load leaves behind, kept outside the event loop so that an interruption does not lose it.
 
-    samples: of the engine, until sampled_until_ms at the latest. processes: of the client. client_faults: why what they
-    saw is not all.
+    engines: those that are read, by name; samples: of them, until sampled_until_ms at the latest. target_gone: nothing
+    answered there after the load. processes: of the client. client_faults: why what they saw is not all.
     """
 
     flights: list[Flight]
     started_at: float = 0.0
-    before: Reading | Unreadable | None = None
-    after: Reading | Unreadable | None = None
+    engines: dict[str, Around] = field(default_factory=dict)
+    target_gone: bool = False
     samples: list[dict[str, Any]] = field(default_factory=list)
     sampled_until_ms: float = 0.0
     processes: int = 0
     loop_lags_s: list[float] = field(default_factory=list)
     client_faults: list[str] = field(default_factory=list)
-    version: str | None = None
     busy_engines: list[str] = field(default_factory=list)

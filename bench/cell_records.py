@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from bench.analysis.cost import cost
-from bench.analysis.measurements import put_together
-from bench.analysis.validity import judge
+from bench.analysis.measurements import Measurements, put_together
+from bench.analysis.validity import Verdict, judge, warm_cache
 from bench.cell import CellPlan, CellResult, Seen
-from bench.engine.metrics import UNKNOWN, Reading, delta, restarted
-from bench.engine.samples import GAP_S_TOLERATED, during, longest_gap_s, restarts
-from bench.engine.watch import Unreadable
+from bench.engine import around
 from bench.load.lag import PERIOD_S
 from bench.records.run import RunConfig
 from bench.records.store import ENGINE_FILE, RunFolder
@@ -29,21 +28,15 @@ def write_down(plan: CellPlan, run_id: str, folder: RunFolder, seen: Seen, *, in
         loop_period_s=PERIOD_S,
         lag_tolerance_ms=plan.lag_tolerance_ms,
     )
-    reasons, notes = _engine_said(seen)
-    verdict = judge(
-        measured,
-        lag_tolerance_ms=plan.lag_tolerance_ms,
-        interrupted=interrupted,
-        engine_reasons=reasons,
-        engine_notes=notes,
-    )
-    effective_args = seen.before.cache_config if isinstance(seen.before, Reading) else {}
-    run = _config(plan, run_id, seen.processes).to_json(engine_version=seen.version, effective_args=effective_args)
+    engines = around.to_json(seen.engines, seen.samples, seen.sampled_until_ms)
+    verdict = _judged(plan, seen, measured, engines, interrupted=interrupted)
+    version, effective_args = around.version(seen.engines), around.effective_args(seen.engines)
+    run = _config(plan, run_id, seen.processes).to_json(engine_version=version, effective_args=effective_args)
     folder.write_json("run.json", run)
     folder.write_requests(records)
     if seen.samples:
         folder.write_lines(ENGINE_FILE, seen.samples)
-    said = measured.to_json() | _engine_json(seen)
+    said = measured.to_json() | engines
     if plan.engine_cost_per_hour is not None:
         said["cost"] = cost(measured.classes["all"], plan.engine_cost_per_hour).to_json()
     folder.write_json("measurements.json", said)
@@ -53,23 +46,23 @@ def write_down(plan: CellPlan, run_id: str, folder: RunFolder, seen: Seen, *, in
     return CellResult(plan, run_id, folder.path, records, measured, verdict, interrupted)
 
 
-def _engine_said(seen: Seen) -> tuple[list[str], list[str]]:
-    """What voids the run beside its requests, and what is only worth a note."""
+def _judged(
+    plan: CellPlan, seen: Seen, measured: Measurements, engines: Mapping[str, Any], *, interrupted: bool
+) -> Verdict:
     reasons = [f"the engine at {url} was not idle at the start" for url in seen.busy_engines]
-    reasons += seen.client_faults
-    if _restarted(seen):
-        reasons.append("the engine restarted during the run")
-    notes = [
-        f"engine metrics {when} the run: {reading.reason}"
-        for when, reading in (("before", seen.before), ("after", seen.after))
-        if isinstance(reading, Unreadable)
-    ]
-    if isinstance(seen.before, Reading) and seen.before.idle is False:
-        notes.append("the engine was serving other requests at the start")
-    gap_s = longest_gap_s(seen.samples, seen.sampled_until_ms)
-    if gap_s is not None and gap_s > GAP_S_TOLERATED:
-        notes.append(f"engine metrics during the run: {gap_s:.0f} s without a reading")
-    return reasons, notes
+    reasons += [*seen.client_faults, *around.faults(seen.engines, seen.samples)]
+    if seen.target_gone:
+        reasons.append(f"the target went away during the run: nothing answers at {plan.target.base_url} any more")
+    notes = around.notes(seen.engines, seen.samples, seen.sampled_until_ms)
+    if plan.trace.prefix_block_tokens is None:
+        notes += warm_cache(measured.cached_share, around.cached_share(engines))
+    return judge(
+        measured,
+        lag_tolerance_ms=plan.lag_tolerance_ms,
+        interrupted=interrupted,
+        engine_reasons=reasons,
+        engine_notes=notes,
+    )
 
 
 def _config(plan: CellPlan, run_id: str, processes: int) -> RunConfig:
@@ -97,26 +90,3 @@ def _config(plan: CellPlan, run_id: str, processes: int) -> RunConfig:
         metadata=plan.metadata,
         client_processes=processes,
     )
-
-
-def _restarted(seen: Seen) -> bool:
-    if restarts(seen.samples):
-        return True
-    return isinstance(seen.before, Reading) and isinstance(seen.after, Reading) and restarted(seen.before, seen.after)
-
-
-def _engine_json(seen: Seen) -> dict[str, Any]:
-    before, after = seen.before, seen.after
-    if before is None and after is None:
-        return {}
-    said: dict[str, Any] = {}
-    for when, reading in (("before", before), ("after", after)):
-        if isinstance(reading, Reading):
-            said[when] = reading.to_json()
-        elif isinstance(reading, Unreadable):
-            said[when] = {"unreadable": reading.reason}
-    if during_it := during(seen.samples, seen.sampled_until_ms):
-        said["during"] = during_it
-    if isinstance(before, Reading) and isinstance(after, Reading):
-        said["delta"] = dict.fromkeys(before.counters, UNKNOWN) if _restarted(seen) else delta(before, after)
-    return {"engine": said}

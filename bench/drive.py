@@ -15,6 +15,7 @@ import uvloop
 
 from bench.cell import CellPlan, CellResult, Seen
 from bench.cell_records import write_down
+from bench.engine.around import Around
 from bench.engine.samples import placed
 from bench.engine.sampling import read_lines, sampled
 from bench.engine.session import open_session
@@ -25,9 +26,10 @@ from bench.load.flight import Flight
 from bench.load.processes import ClientProcesses, processes_for
 from bench.load.tally import Tally
 from bench.load.target import PATHS
-from bench.reach import reach
+from bench.reach import answers, reach
 from bench.records.run import new_run_id
 from bench.records.store import RunFolder
+from bench.told_to_end import ToldToEnd
 
 LEAD_IN_S = 0.2
 
@@ -35,9 +37,10 @@ LEAD_IN_S = 0.2
 def run_cell(
     plan: CellPlan, result_dir: Path, echo: Callable[[str], None], watched: Callable[[Tally], None] | None = None
 ) -> CellResult:
-    """Run it to its end, or to Ctrl-C; raises TargetUnreachableError before anything was sent.
+    """Run it to its end, or until it is told to end; raises TargetUnreachableError before anything was sent.
 
-    watched: gets what the requests come to, as it begins.
+    watched: gets what the requests come to, as it begins. Raises KeyboardInterrupt where it was told while the records
+    of a whole run were written: they are there.
     """
     run_id = new_run_id()
     folder = RunFolder(result_dir, run_id)
@@ -49,19 +52,22 @@ def run_cell(
     if watched is not None:
         watched(tally)
     interrupted = False
-    with sampled(plan.target.metrics_url) as samples:
+    with sampled(plan.target.metrics_urls) as samples, ToldToEnd() as told:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             try:
-                runner.run(_drive(plan, seen, clock, echo, tally))
+                runner.run(told.cancels(_drive(plan, seen, clock, echo, tally)))
             except TargetUnreachableError:
                 folder.discard()
                 raise
-            except KeyboardInterrupt:
+            except (asyncio.CancelledError, KeyboardInterrupt):
                 interrupted = True
         if seen.started_at:
             seen.samples = placed(read_lines(samples), seen.started_at)
             seen.sampled_until_ms = (clock() - seen.started_at) * 1000
-    return write_down(plan, run_id, folder, seen, interrupted=interrupted)
+        result = write_down(plan, run_id, folder, seen, interrupted=interrupted)
+    if told.heard and not interrupted:
+        raise KeyboardInterrupt
+    return result
 
 
 def _planned(request: PreparedRequest) -> Flight:
@@ -83,14 +89,14 @@ async def _drive(
             if not await wait_until_idle(session, url, wait_s_max=plan.idle_wait_s_max, clock=clock):
                 seen.busy_engines.append(url)
         await reach(session, target)
-        if target.metrics_url is not None:
-            seen.version = await engine_version(session, target.metrics_url)
-            seen.before = await scrape(session, target.metrics_url)
+        for name, url in target.metrics_urls.items():
+            seen.engines[name] = Around(await scrape(session, url), version=await engine_version(session, url))
         echo(f"{target.name}: {len(seen.flights)} requests over {plan.windows.span_s:g} s")
         await processes.warm()
         seen.started_at = clock() + LEAD_IN_S
         for flight in seen.flights:
             flight.planned_at = seen.started_at + flight.request.arrival.at_s
         await processes.run(seen.started_at, seen.started_at + plan.windows.cut_s)
-        if target.metrics_url is not None:
-            seen.after = await scrape(session, target.metrics_url)
+        for name, url in target.metrics_urls.items():
+            seen.engines[name].after = await scrape(session, url)
+        seen.target_gone = not await answers(session, target)

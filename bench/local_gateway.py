@@ -109,16 +109,20 @@ def base_of_engine(url: str, model: str, tokenizer: Path, options: Mapping[str, 
 
 
 def base_of_file(path: Path) -> dict[str, Any]:
-    """A gateway.yaml's own settings. Raises UsageError where it has no engine with an address.
+    """A gateway.yaml's own settings. Raises UsageError where it has no engine, or one without an address.
 
     What else is wrong with it the gateway says itself. Its paths are from its own folder, and stay so.
     """
     try:
         said: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
         engines = said["engines"]
-        clean_url(str(engines[0]["url"]), f"{path}: engines[0].url")
-    except (OSError, yaml.YAMLError, KeyError, IndexError, TypeError) as error:
-        raise UsageError(f"{path}: no gateway.yaml with an engine in it ({error}).") from error
+        urls = [str(engine["url"]) for engine in engines]
+    except (OSError, yaml.YAMLError, KeyError, TypeError) as error:
+        raise UsageError(f"{path}: no gateway.yaml with engines in it ({error}). Give each its url.") from error
+    if not urls:
+        raise UsageError(f"{path}: engines: none. Give at least one.")
+    for number, url in enumerate(urls):
+        clean_url(url, f"{path}: engines[{number}].url")
     folder = path.parent.absolute()
     for engine in engines:
         if engine.get("calibration") not in (None, "probe", "off"):
@@ -131,16 +135,22 @@ def base_of_file(path: Path) -> dict[str, Any]:
 
 
 def chunk_tokens_max(base: Mapping[str, Any]) -> int | None:
-    """What the first engine takes of one prompt in a step, where its limits say so."""
-    limits = base["engines"][0].get("limits") or {}
+    """What the engines take of one prompt in a step, where their limits say so and all say the same."""
+    said = {_chunk_tokens(engine.get("limits") or {}) for engine in base["engines"]}
+    return said.pop() if len(said) == 1 else None
+
+
+def _chunk_tokens(limits: Mapping[str, Any]) -> int | None:
     return limits.get("long_prefill_token_threshold") or limits.get("max_num_batched_tokens")
 
 
 def engine_said(base: Mapping[str, Any]) -> str:
-    """How the configuration says that its first engine was started: what else differs between two arms."""
-    engine = base["engines"][0]
-    words = {"scheduling": engine.get("scheduling", "probe"), **(engine.get("limits") or {})}
-    return "engine: " + ", ".join(f"{name} {value}" for name, value in words.items())
+    """How the configuration says that its engines were started: what else differs between two arms."""
+    each = [
+        {"scheduling": engine.get("scheduling", "probe"), **(engine.get("limits") or {})} for engine in base["engines"]
+    ]
+    said = dict.fromkeys(", ".join(f"{name} {value}" for name, value in words.items()) for words in each)
+    return f"{'engine' if len(each) == 1 else f'{len(each)} engines'}: {'; '.join(said)}"
 
 
 def _dump(path: Path, value: Mapping[str, Any]) -> None:

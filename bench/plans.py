@@ -13,7 +13,7 @@ from bench.corpus import prompts
 from bench.corpus.prompts import Corpus
 from bench.corpus.tokenizer import ServedTokenizer
 from bench.load.pacing import Windows
-from bench.load.target import Target, clean_url, metrics_url, resolve_keys
+from bench.load.target import Target, clean_url, metrics_urls, resolve_keys
 from bench.options import LONG, SHORT, parse_mix
 from bench.order import Block, Cell
 from bench.scenario import Arm, Scenario
@@ -62,7 +62,7 @@ class Plans:
             limits=self._limits,
             goodput=scenario.goodput,
             lag_tolerance_ms=scenario.lag_tolerance_ms,
-            idle_urls=list(dict.fromkeys(each.metrics_url for each in self._targets.values() if each.metrics_url)),
+            idle_urls=list(dict.fromkeys(url for each in self._targets.values() for url in each.metrics_urls.values())),
             idle_wait_s_max=scenario.idle_wait_s_max,
             seeds={"trace": block.seed, "corpus": block.seed, "order": scenario.order_seed},
             metadata=scenario.metadata,
@@ -115,12 +115,11 @@ def classes_of(scenario: Scenario) -> list[str]:
 
 def target_of(arm: Arm, file: Path) -> Target:
     where = f"{file}: arms: {arm.name}"
-    url = arm.engine_metrics_url
     return Target(
         name=arm.name,
         base_url=clean_url(arm.base_url, f"{where}: base_url"),
         key_names=arm.credentials,
         priority=arm.priority,
-        metrics_url=None if url is None else metrics_url(url, f"{where}: engine_metrics_url"),
+        metrics_urls=metrics_urls(arm.engine_metrics_url, f"{where}: engine_metrics_url"),
         keys=resolve_keys(arm.credentials, os.environ),
     )

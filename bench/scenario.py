@@ -38,6 +38,9 @@ Mix = Annotated[str, Field(pattern=r"^\d{1,6}/\d{1,6}$")]
 Int64 = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 
 
+ENGINES_MAX = 256
+
+
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=False)
 
@@ -46,14 +49,15 @@ class Arm(_Strict):
     """One target of the comparison; the first arm is what the others are compared with.
 
     again: it is the first one once more, which shows how large a difference is noise. about: for the report's reader.
-    chunk_tokens_max: what the arm's engine takes of one prompt in a step.
+    engine_metrics_url: of the engine behind it, or a list of all. chunk_tokens_max: what the arm's engine takes of one
+    prompt in a step.
     """
 
     name: ArmName
     base_url: str = ""
     credentials: dict[ClassName, EnvName] = {}
     priority: dict[ClassName, Int64] = {}
-    engine_metrics_url: str | None = None
+    engine_metrics_url: str | Annotated[list[str], Field(min_length=1, max_length=ENGINES_MAX)] | None = None
     again: bool = False
     about: str = ""
     chunk_tokens_max: Tokens | None = None

@@ -73,7 +73,7 @@ class ArmResult:
             "classes": {name: each.to_json() for name, each in self.classes.items()},
             "p95_ratio_to_first": {f"{name}.{metric}": each.to_json() for (name, metric), each in self.ratios.items()},
         }
-        if self.throughput is not None:
+        if self.throughput is not None and self.throughput.total_tokens_per_s is not None:
             said["total_tokens_per_s"] = round(self.throughput.total_tokens_per_s, 2)
         if self.tokens_ratio is not None:
             said["tokens_ratio_to_first"] = self.tokens_ratio.to_json()
@@ -173,9 +173,17 @@ def _pooled_throughput(runs: Sequence[ArmRun]) -> Throughput | None:
     return Throughput(
         seconds,
         sum(flow.completed_per_s * flow.seconds for flow in flows) / seconds,
-        sum(flow.output_tokens_per_s * flow.seconds for flow in flows) / seconds,
-        sum(flow.total_tokens_per_s * flow.seconds for flow in flows) / seconds,
+        _pooled([(flow.output_tokens_per_s, flow.seconds) for flow in flows]),
+        _pooled([(flow.total_tokens_per_s, flow.seconds) for flow in flows]),
     )
+
+
+def _pooled(rates: Sequence[tuple[float | None, float]]) -> float | None:
+    """Rates over so many seconds each, as one; None where one is not known."""
+    known = [(rate, seconds) for rate, seconds in rates if rate is not None]
+    if len(known) < len(rates):
+        return None
+    return sum(rate * seconds for rate, seconds in known) / sum(seconds for _, seconds in known)
 
 
 def _tokens(runs: Sequence[ArmRun]) -> float | None:

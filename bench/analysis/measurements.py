@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from bench.analysis.classes import ClassMeasure, Sample, measure, sample
 from bench.analysis.limits import Limits
-from bench.records.request import Outcome, Phase, RequestRecord
+from bench.records.request import NO_SOCKET, NOBODY_LISTENS, Outcome, Phase, RequestRecord
 
 # What says that the request itself is wrong, or who sends it: never load.
 TURNED_AWAY = (400, 401, 403, 404)
+# What says that somebody whom the run needs was not there, as no load makes it so: reasons of requests.
+ABSENCES = (NO_SOCKET, NOBODY_LISTENS, "engine_unreachable", "no_engine")
 
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
-    """Over the whole run, from the first dispatch to the end of the last request, warm-up and drain included."""
+    """Over the whole run, from the first dispatch to the end of the last request, warm-up and drain included.
+
+    Tokens are None where a completed request came without the server's count of them.
+    """
 
     seconds: float
     completed_per_s: float
-    output_tokens_per_s: float
-    total_tokens_per_s: float
+    output_tokens_per_s: float | None
+    total_tokens_per_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +43,9 @@ class Exactness:
 class Measurements:
     """One run. `classes` by name, `all` among them. Throughput is None where nothing completed.
 
-    turned_away: how many requests of the whole run were answered with each status of TURNED_AWAY.
+    turned_away: how many requests of the whole run were answered with each status of TURNED_AWAY. absences: how many
+    ended for each reason of ABSENCES.
+    cached_share: of all prompt tokens, those that the server found in its prefix cache; None where it does not say.
     loop_late_share: of the run's time, how much the event loop spent being late by more than the tolerance.
     """
 
@@ -46,6 +53,7 @@ class Measurements:
     classes: dict[str, ClassMeasure]
     warmup_outcomes: dict[str, int]
     turned_away: dict[int, int]
+    absences: dict[str, int]
     throughput: Throughput | None
     dispatch_lag_ms: Sample
     dispatch_lag_ms_max: float | None
@@ -55,6 +63,7 @@ class Measurements:
     connect_ms: Sample
     prompt_lengths: Exactness
     output_lengths: Exactness
+    cached_share: float | None
     malformed_events: int
 
     @property
@@ -76,12 +85,18 @@ class Measurements:
             "warmup": {"outcomes": self.warmup_outcomes},
         }
         if self.throughput is not None:
+            flow = self.throughput
             said["throughput"] = {
-                "seconds": round(self.throughput.seconds, 3),
-                "completed_per_s": round(self.throughput.completed_per_s, 4),
-                "output_tokens_per_s": round(self.throughput.output_tokens_per_s, 2),
-                "total_tokens_per_s": round(self.throughput.total_tokens_per_s, 2),
+                "seconds": round(flow.seconds, 3),
+                "completed_per_s": round(flow.completed_per_s, 4),
+                **{
+                    name: round(value, 2)
+                    for name in ("output_tokens_per_s", "total_tokens_per_s")
+                    if (value := getattr(flow, name)) is not None
+                },
             }
+        if self.cached_share is not None:
+            said["cached_prompt_tokens_share"] = round(self.cached_share, 4)
         said["client"] = {key: value for key, value in client.items() if value != {"count": 0}}
         said["lengths"] = {
             "prompt_tokens": _lengths(self.prompt_lengths),
@@ -108,6 +123,7 @@ def put_together(
         classes=classes,
         warmup_outcomes=dict(Counter(str(r.outcome) for r in records if r.phase is Phase.WARMUP)),
         turned_away=dict(Counter(each.status for each in records if each.status in TURNED_AWAY)),
+        absences=dict(Counter(each.reason for each in records if each.reason in ABSENCES)),
         throughput=throughput(records),
         dispatch_lag_ms=sample(lags),
         dispatch_lag_ms_max=max(lags, default=None),
@@ -117,6 +133,7 @@ def put_together(
         connect_ms=sample(record.connect_ms for record in records if record.connect_ms is not None),
         prompt_lengths=_exactness([(r.prompt_tokens_planned, r.prompt_tokens) for r in completed]),
         output_lengths=_exactness([(r.output_tokens_planned, r.output_tokens) for r in completed]),
+        cached_share=_share_of_all([(r.cached_tokens, r.prompt_tokens) for r in completed]),
         malformed_events=sum(record.malformed_events for record in records),
     )
 
@@ -133,16 +150,21 @@ def by_class(records: Sequence[RequestRecord], *, window_s: float, limits: Limit
 
 
 def throughput(records: Sequence[RequestRecord]) -> Throughput | None:
-    """Tokens of completed requests, by the server's count where it gave one, over first dispatch to last end."""
+    """Tokens of completed requests, by the server's own count, over first dispatch to last end."""
     completed = [record for record in records if record.outcome is Outcome.COMPLETED]
     starts = [record.dispatched_ms for record in records if record.dispatched_ms is not None]
     ends = [record.ended_ms for record in records if record.ended_ms is not None]
     if not completed or not starts or max(ends) <= min(starts):
         return None
     seconds = (max(ends) - min(starts)) / 1000
-    output = sum(_known(record.output_tokens, record.output_tokens_planned) for record in completed)
-    prompt = sum(_known(record.prompt_tokens, record.prompt_tokens_planned) for record in completed)
-    return Throughput(seconds, len(completed) / seconds, output / seconds, (output + prompt) / seconds)
+    output = _sum_of_all(record.output_tokens for record in completed)
+    prompt = _sum_of_all(record.prompt_tokens for record in completed)
+    return Throughput(
+        seconds,
+        len(completed) / seconds,
+        None if output is None else output / seconds,
+        None if output is None or prompt is None else (output + prompt) / seconds,
+    )
 
 
 def _late_share(lags_s: Sequence[float], period_s: float, tolerance_s: float) -> float:
@@ -150,8 +172,15 @@ def _late_share(lags_s: Sequence[float], period_s: float, tolerance_s: float) ->
     return sum(lag for lag in lags_s if lag > tolerance_s) / watched_s if watched_s else 0.0
 
 
-def _known(counted: int | None, planned: int) -> int:
-    return planned if counted is None else counted
+def _share_of_all(parts: Sequence[tuple[int | None, int | None]]) -> float | None:
+    part, whole = _sum_of_all(each for each, _ in parts), _sum_of_all(each for _, each in parts)
+    return None if part is None or not whole else part / whole
+
+
+def _sum_of_all(counts: Iterable[int | None]) -> int | None:
+    """None where one is not known: what was asked for is no count of what came."""
+    known = list(counts)
+    return None if None in known else sum(count for count in known if count is not None)
 
 
 def _exactness(lengths: Sequence[tuple[int, int | None]]) -> Exactness:

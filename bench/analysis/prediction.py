@@ -95,7 +95,8 @@ def _predicted(arm: ArmResult) -> dict[str, float]:
         for quantile in QUANTILES
         if name != ALL and (value := measured.samples["ttft_ms"].value(quantile)) is not None
     }
-    return figures if arm.throughput is None else {**figures, FLOW: arm.throughput.total_tokens_per_s}
+    tokens = None if arm.throughput is None else arm.throughput.total_tokens_per_s
+    return figures if tokens is None else {**figures, FLOW: tokens}
 
 
 def _measured(arm: Mapping[str, Any], name: str) -> float | None:

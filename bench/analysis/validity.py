@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.analysis.measurements import Measurements
-from bench.records.request import Outcome
+from bench.records.request import NO_SOCKET, NOBODY_LISTENS, Outcome
 
 # A token is stamped late only while the event loop is late: under one per cent of the time no quantile up to p99 moves
 # by it, and one hiccup of the machine does not void an hour.
 LOOP_LATE_SHARE_MAX = 0.01
+
+CACHED_SHARE_NOTED = 0.1  # more than the template that all prompts begin with
 
 # In a scenario the options are keys: credentials, model, lengths.
 _TURNED_AWAY = {
@@ -23,6 +25,14 @@ _TURNED_AWAY = {
     401: "it wants a key that it knows: name the variable that holds one with --credential ENV",
     403: "the key is not allowed this: name the variable of another with --credential ENV, or mend --model",
     404: "it does not know the model or the route: mend --model, --base-url or --endpoint",
+}
+
+
+_ABSENT = {
+    NO_SOCKET: "the client had no socket for {}: raise `ulimit -n` or net.ipv4.ip_local_port_range, or send fewer",
+    NOBODY_LISTENS: "nobody listened at the target when {} came: it was not there for the whole run",
+    "engine_unreachable": "the engine could not be reached for {}: it was not there for the whole run",
+    "no_engine": "the gateway had no engine for {}: none was there for the whole run",
 }
 
 
@@ -63,6 +73,7 @@ def judge(
         reasons.append(f"{unsent} requests were never sent")
     if measured.classes["all"].offered == 0:
         reasons.append("no request was planned inside the measurement window")
+    reasons += [_ABSENT[name].format(f"{number} requests") for name, number in sorted(measured.absences.items())]
     reasons += _turned_away(measured, interrupted=interrupted)
     lag_reasons, lag_notes = _client(measured, lag_tolerance_ms)
     length_reasons, length_notes = _lengths(measured)
@@ -70,6 +81,20 @@ def judge(
     if measured.malformed_events:
         notes.append(f"{measured.malformed_events} stream events could not be read")
     return Verdict((*reasons, *lag_reasons, *length_reasons), tuple(notes), interrupted)
+
+
+def warm_cache(*shares: float | None) -> list[str]:
+    """A note where prompts that are all different were found in a prefix cache: less was computed than was sent.
+
+    shares: of all prompt tokens, those found there, as the answers and the engines say.
+    """
+    found = max((share for share in shares if share is not None), default=0.0)
+    if found < CACHED_SHARE_NOTED:
+        return []
+    why = "it was warm, or long prompts were computed in parts"
+    return [
+        f"{found:.0%} of all prompt tokens were in the engine's prefix cache, though no two prompts are alike: {why}"
+    ]
 
 
 def _turned_away(measured: Measurements, *, interrupted: bool) -> list[str]:
@@ -106,6 +131,7 @@ def _lengths(measured: Measurements) -> tuple[list[str], list[str]]:
         reasons.append(f"{prompts.differ} prompts did not have the asked length: the tokenizer is not the server's")
     if outputs.differ:
         reasons.append(f"{outputs.differ} outputs did not have the asked length: the server did not honour ignore_eos")
-    if not prompts.unknown:
+    unknown = max(prompts.unknown, outputs.unknown)
+    if not unknown:
         return reasons, []
-    return reasons, [f"{prompts.unknown} completed requests came without usage: their lengths are unverified"]
+    return reasons, [f"{unknown} completed requests came without usage: their lengths are unverified, tokens/s unknown"]

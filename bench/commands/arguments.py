@@ -12,9 +12,9 @@ from typing import Any
 
 from bench.corpus.tokenizer import PromptForm
 from bench.errors import UsageError
-from bench.load.target import Target, clean_url, metrics_url, resolve_keys
+from bench.load.target import Target, clean_url, metrics_urls, resolve_keys
 from bench.options import LONG, SHORT, parse_capacity, parse_credentials, parse_mix, parse_pairs, parse_priorities
-from bench.scenario import checked
+from bench.scenario import Scenario, checked
 from bench.trace.intensity import Intensity, parse_burst
 from bench.trace.mix import ClassLoad
 from bench.trace.reading import CLASSES
@@ -40,7 +40,13 @@ def add_target(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--priority", nargs="+", default=[], metavar="CLASS=N", help="X-Vllm-Priority by class, straight to an engine"
     )
-    group.add_argument("--engine-url", metavar="URL", help="the engine behind the target: its /metrics is read")
+    add_engines(group)
+
+
+def add_engines(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--engine-url", nargs="+", metavar="URL", help="the engines behind the target: their /metrics are read"
+    )
 
 
 def add_load(parser: argparse.ArgumentParser) -> None:
@@ -76,7 +82,7 @@ def intensity_from(args: argparse.Namespace) -> Intensity:
 
 
 def add_loads(parser: argparse.ArgumentParser) -> None:
-    """What a scenario says of its load; `scenario_words` reads it."""
+    """What a scenario says of its load; `scenario_from` reads it."""
     group = parser.add_argument_group("load")
     group.add_argument("--rates", nargs="+", type=positive, default=[], metavar="R", help="requests per second")
     group.add_argument(
@@ -99,7 +105,7 @@ def add_loads(parser: argparse.ArgumentParser) -> None:
 
 
 def add_campaign(parser: argparse.ArgumentParser, *, name: str) -> None:
-    """What every command with several runs takes; `scenario_words` reads it."""
+    """What every command with several runs takes; `scenario_from` reads it."""
     group = parser.add_argument_group("runs")
     group.add_argument("--num-prompts", type=whole, metavar="N", help="exactly N requests a run, warm-up included")
     group.add_argument("--duration", type=positive, metavar="S", help="measurement window, after the warm-up")
@@ -135,10 +141,10 @@ def add_retry(group: argparse._ActionsContainer) -> None:
     )
 
 
-def scenario_words(
+def scenario_from(
     args: argparse.Namespace, *, arms: Sequence[Mapping[str, Any]], model: str, tokenizer: Path
-) -> dict[str, Any]:
-    """A scenario as its file would say it; raises UsageError naming the option where it is none."""
+) -> Scenario:
+    """Raises UsageError naming the option where it is none."""
     said: dict[str, Any] = {
         "version": 1,
         "name": args.name,
@@ -172,7 +178,7 @@ def scenario_words(
         "engine_cost_per_hour": args.engine_cost_per_hour,
         "metadata": metadata_from(args),
     }
-    return checked(said, "command line").model_dump(mode="json", exclude_none=True)
+    return checked(said, "command line")
 
 
 def add_cost(group: argparse._ArgumentGroup) -> None:
@@ -199,7 +205,7 @@ def target_from(args: argparse.Namespace) -> Target:
         base_url=clean_url(args.base_url, "--base-url"),
         key_names=key_names,
         priority=parse_priorities(args.priority, "--priority"),
-        metrics_url=None if args.engine_url is None else metrics_url(args.engine_url, "--engine-url"),
+        metrics_urls=metrics_urls(args.engine_url, "--engine-url"),
         keys=resolve_keys(key_names, os.environ),
     )
 

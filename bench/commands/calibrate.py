@@ -21,9 +21,9 @@ from bench.commands import arguments
 from bench.commands.arguments import say
 from bench.commands.exits import Exit
 from bench.engine.lone_requests import LONE_PATH, LoneRequests
-from bench.engine.metrics import Reading, delta
+from bench.engine.metrics import Reading, Unreadable, delta
 from bench.engine.session import open_session
-from bench.engine.watch import Unreadable, engine_version, page, scrape, wait_until_idle
+from bench.engine.watch import engine_version, page, scrape, wait_until_idle
 from bench.errors import TargetUnreachableError, UsageError
 from bench.load.client import StreamingClient
 from bench.load.target import Target, clean_url, metrics_url, resolve_keys

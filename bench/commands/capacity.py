@@ -6,7 +6,7 @@ import argparse
 import asyncio
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import uvloop
 
@@ -24,9 +24,10 @@ from bench.load.flight import Flight
 from bench.load.saturation import closed_loop, endless_flights
 from bench.load.target import PATHS, Target
 from bench.reach import reach
-from bench.records.request import Outcome
+from bench.records.request import Outcome, RequestRecord
 from bench.records.run import new_run_id
 from bench.records.store import RunFolder
+from bench.told_to_end import ToldToEnd
 from bench.trace.mix import endless
 
 HELP = "find how many requests a second a target carries"
@@ -71,16 +72,8 @@ def execute(args: argparse.Namespace, command: Sequence[str]) -> int:
     folder = RunFolder(args.result_dir, run_id)
     style = BodyStyle(form, args.model, None if args.no_cache_salt else run_id)
     requests = endless_flights(loads, corpus, style=style, target=target, run_id=run_id)
-    clock = time.perf_counter
-    try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            started_at, flights = runner.run(_saturate(args, target, PATHS[form], requests, clock))
-    except TargetUnreachableError:
-        folder.discard()
-        raise
-    records = [flight.record(started_at) for flight in flights]
+    records = _measured(args, target, PATHS[form], requests, folder)
     found = estimate(records, from_ms=args.warmup * 1000, to_ms=(args.warmup + args.duration) * 1000)
-    folder.write_requests(records)
     said = {
         "run_id": run_id,
         "command": list(command),
@@ -97,25 +90,46 @@ def execute(args: argparse.Namespace, command: Sequence[str]) -> int:
     return Exit.VALID if found.ends.get(Outcome.COMPLETED) else Exit.FAILURE
 
 
+def _measured(
+    args: argparse.Namespace, target: Target, path: str, requests: Iterator[Flight], folder: RunFolder
+) -> list[RequestRecord]:
+    """Of all that was sent, written down whatever happened. Raises KeyboardInterrupt where it was told to end."""
+    sent: list[Flight] = []
+    with ToldToEnd() as told:
+        try:
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                runner.run(told.cancels(_saturate(args, target, path, requests, sent)))
+        except TargetUnreachableError:
+            folder.discard()
+            raise
+        except (asyncio.CancelledError, KeyboardInterrupt):
+            say(f"records: {folder.path}")
+        records = [flight.record(sent[0].planned_at) for flight in sent]
+        folder.write_requests(records)
+    if told.heard:
+        raise KeyboardInterrupt
+    return records
+
+
 async def _saturate(
-    args: argparse.Namespace, target: Target, path: str, requests: Iterator[Flight], clock: Callable[[], float]
-) -> tuple[float, list[Flight]]:
+    args: argparse.Namespace, target: Target, path: str, requests: Iterator[Flight], sent: list[Flight]
+) -> None:
+    clock = time.perf_counter
     async with open_session() as session:
         await reach(session, target)
     async with StreamingClient(target.base_url, path, clock) as client:
         await client.warm(args.concurrency)
         say(f"{args.concurrency} requests in flight for {args.warmup + args.duration:g} s")
-        started_at = clock()
-        stop_at = started_at + args.warmup + args.duration
-        flights = await closed_loop(
+        stop_at = clock() + args.warmup + args.duration
+        await closed_loop(
             requests,
             client.send,
+            sent,
             concurrency=args.concurrency,
             stop_at=stop_at,
             cut_at=stop_at + CLOSED_DRAIN_S,
             clock=clock,
         )
-        return started_at, flights
 
 
 def _described(found: Capacity, concurrency: int) -> str:

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench import campaign
+from bench import campaign, campaign_plan
 from bench.analysis.comparison import ArmRun, LoadResult, compare
 from bench.analysis.limits import Limits, parse_limits
 from bench.analysis.paired import differences
 from bench.campaign import Campaign, CellRun, Ready
+from bench.campaign_plan import CampaignPlan
 from bench.cell import CellResult
 from bench.commands.arguments import add_retry, check_classes, say
 from bench.commands.exits import of_runs
@@ -21,6 +22,7 @@ from bench.load.target import Target
 from bench.order import Cell, cells
 from bench.plans import Plans, classes_of, target_of, trace_of
 from bench.records.comparison import write as write_comparison
+from bench.records.hold import held
 from bench.records.run import new_run_id
 from bench.report import difference_table
 from bench.report.comparison_table import describe
@@ -52,17 +54,19 @@ def execute(args: argparse.Namespace, command: Sequence[str]) -> int:
     """Raises UsageError and TargetUnreachableError; prints the tables of the cells that were run."""
     if (args.scenario is None) == (args.resume is None):
         raise UsageError("Give a SCENARIO.yaml, or --resume DIR to go on with one.")
-    if args.resume is not None:
-        plan = campaign.resumed(args.resume, KIND)
-        scenario = campaign.scenario_of(plan, args.resume)
-        where = args.resume / campaign.PLAN_FILE
-        again = args.retry_invalid
-        return of_runs(run_scenario(planned(scenario, where), args.resume, command, retry_invalid=again).runs)
+    if args.resume is None:
+        scenario, file = load(args.scenario), args.scenario
+    else:
+        plan = campaign_plan.resumed(args.resume, KIND, CampaignPlan)
+        scenario, file = plan.scenario, args.resume / campaign_plan.FILE
     if args.dry_run:
-        for cell in planned(load(args.scenario), args.scenario).order:
+        for cell in planned(scenario, file).order:
             print(cell.cell_id)
         return 0
-    return of_runs(measured(args.scenario, args.result_dir, command).runs)
+    if args.resume is None:
+        return of_runs(measured(file, args.result_dir, command).runs)
+    made = planned(scenario, file)
+    return of_runs(run_scenario(made, args.resume, command, retry_invalid=args.retry_invalid).runs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +112,8 @@ def measured(file: Path, result_dir: Path, command: Sequence[str]) -> Compared:
     # A relative folder of the tokenizer would mean another one where the comparison goes on.
     trace = None if made.scenario.trace is None else made.scenario.trace.absolute()
     scenario = made.scenario.model_copy(update={"tokenizer": made.scenario.tokenizer.absolute(), "trace": trace})
-    plan = {"kind": KIND, "command": list(command), "scenario": scenario.model_dump(mode="json", exclude_none=True)}
-    folder = campaign.begun(result_dir, f"{scenario.name}-{new_run_id()}", plan)
+    plan = CampaignPlan(kind=KIND, command=list(command), scenario=scenario)
+    folder = campaign_plan.begun(result_dir, f"{scenario.name}-{new_run_id()}", plan)
     return run_scenario(made, folder, command)
 
 
@@ -125,20 +129,21 @@ def run_scenario(
     scenario, limits = made.scenario, made.limits
     served = tokenizer.load(scenario.tokenizer)
     plans = Plans(scenario, made.targets, limits, served=served, command=command, echo=say)
-    work = Campaign(folder, plans.plan, ready=ready, retry_invalid=retry_invalid)
-    loads: Sequence[LoadResult] = []
-    try:
-        work.run(made.order, [trace_of(scenario, cell.block).span_s for cell in made.order])
-    finally:
-        # Also when a target went away in the middle: what was measured before is kept and shown.
-        runs = [_arm_run(run) for run in work.runs]
-        arms = [arm.name for arm in scenario.arms]
-        loads = compare(runs, arms, limits)
-        again = [arm.name for arm in scenario.arms if arm.again]
-        found = differences(runs, arms, limits, again=again)
-        write_comparison(folder, scenario, work.runs, loads, found=found)
-        print("\n\n".join(part for part in (describe(loads), difference_table.describe(found, arms[0])) if part))
-        say(f"\nrecords: {folder}")
+    with held(folder / campaign_plan.FILE):
+        work = Campaign(folder, plans.plan, ready=ready, retry_invalid=retry_invalid)
+        loads: Sequence[LoadResult] = []
+        try:
+            work.run(made.order, [trace_of(scenario, cell.block).span_s for cell in made.order])
+        finally:
+            # Also when a target went away in the middle: what was measured before is kept and shown.
+            runs = [_arm_run(run) for run in work.runs]
+            arms = [arm.name for arm in scenario.arms]
+            loads = compare(runs, arms, limits)
+            again = [arm.name for arm in scenario.arms if arm.again]
+            found = differences(runs, arms, limits, again=again)
+            write_comparison(folder, scenario, work.runs, loads, found=found)
+            print("\n\n".join(part for part in (describe(loads), difference_table.describe(found, arms[0])) if part))
+            say(f"\nrecords: {folder}")
     return Compared(scenario, work.runs, loads, folder)
 
 

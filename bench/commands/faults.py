@@ -22,7 +22,7 @@ from bench.faults import drills, expectations, stage
 from bench.faults.drills import DRILLS, Drill
 from bench.faults.stage import Scene
 from bench.load.pacing import Windows
-from bench.load.target import Target, clean_url, metrics_url, resolve_keys
+from bench.load.target import Target, clean_url, metrics_urls, resolve_keys
 from bench.local_gateway import fresh_callers
 from bench.options import LONG, SHORT, parse_credentials
 from bench.records.run import new_run_id
@@ -47,7 +47,7 @@ SERVICE_CLASSES = {SHORT: "interactive", LONG: "batch"}
 DRAIN_S = 60.0
 LAG_TOLERANCE_MS = 500.0
 # How a verdict's reasons begin that say nothing of the target.
-CLIENTS_OWN = ("client lag", "a process of the client")
+CLIENTS_OWN = ("client lag", "a process of the client", "the client ")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     live = parser.add_argument_group("a live gateway in the place of the embedded engine")
     live.add_argument("--base-url", metavar="URL", help="http://HOST:PORT of the gateway")
     live.add_argument("--ops-url", metavar="URL", help="its ops port: whether it counted every request once")
-    live.add_argument("--engine-url", metavar="URL", help="the engine behind it: its /metrics is read")
+    arguments.add_engines(live)
     live.add_argument("--model", help="the served model's name")
     live.add_argument("--tokenizer", type=Path, metavar="DIR", help="folder of the served model's tokenizer")
     live.add_argument("--credential", nargs="+", default=[], metavar="[CLASS=]ENV", help="variables with the keys")
@@ -121,7 +121,7 @@ def _live(args: argparse.Namespace) -> Scene:
         base_url=clean_url(args.base_url, "--base-url"),
         key_names=key_names,
         priority={},
-        metrics_url=None if args.engine_url is None else metrics_url(args.engine_url, "--engine-url"),
+        metrics_urls=metrics_urls(args.engine_url, "--engine-url"),
         keys=resolve_keys(key_names, os.environ),
     )
     ops_url = None if args.ops_url is None else clean_url(args.ops_url, "--ops-url")

@@ -6,14 +6,14 @@ import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from bench import campaign
+from bench import campaign_plan
 from bench.analysis.comparison import Load
 from bench.analysis.knee import Rung, knee, next_rate
 from bench.analysis.limits import Limits
 from bench.analysis.measurements import by_class
 from bench.campaign import Campaign, CellRun
+from bench.campaign_plan import LadderPlan
 from bench.commands import arguments
 from bench.commands.arguments import say
 from bench.commands.compare import planned
@@ -24,6 +24,7 @@ from bench.options import parse_credentials, parse_priorities
 from bench.order import Block, Cell
 from bench.plans import Plans, trace_of
 from bench.records.comparison import write as write_comparison
+from bench.records.hold import held
 from bench.records.run import new_run_id
 from bench.report.ladder_table import describe
 from bench.scenario import Scenario
@@ -52,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     target.add_argument("--tokenizer", type=Path, metavar="DIR", help="folder of the served model's tokenizer")
     target.add_argument("--credential", nargs="+", default=[], metavar="[CLASS=]ENV", help="variables with the keys")
     target.add_argument("--priority", nargs="+", default=[], metavar="CLASS=N", help="straight to an engine")
-    target.add_argument("--engine-url", metavar="URL", help="the engine behind the target: its /metrics is read")
+    arguments.add_engines(target)
     load = parser.add_argument_group("load")
     load.add_argument(
         "--rates", nargs="+", type=arguments.positive, default=[], metavar="R", help="requests per second"
@@ -103,33 +104,34 @@ class _Ladder:
 
 def execute(args: argparse.Namespace, command: Sequence[str]) -> int:
     """Raises UsageError and TargetUnreachableError; prints the ladder."""
-    plan = campaign.resumed(args.resume, KIND) if args.resume is not None else _plan(args, command)
-    where = Path("command line") if args.resume is None else args.resume / campaign.PLAN_FILE
-    scenario = campaign.scenario_of(plan, args.resume or Path())
+    plan = _plan(args, command) if args.resume is None else campaign_plan.resumed(args.resume, KIND, LadderPlan)
+    where = Path("command line") if args.resume is None else args.resume / campaign_plan.FILE
+    scenario = plan.scenario
     made = planned(scenario, where)
     if args.dry_run:
         for rate in sorted(scenario.rates_per_s):
             print(f"{rate:g} requests/s")
         return 0
-    ladder = _Ladder(scenario, made.limits, plan["good_share"], plan["refine"])
-    folder = args.resume or campaign.begun(args.result_dir, f"{scenario.name}-{new_run_id()}", plan)
+    ladder = _Ladder(scenario, made.limits, plan.good_share, plan.refine)
+    folder = args.resume or campaign_plan.begun(args.result_dir, f"{scenario.name}-{new_run_id()}", plan)
     served = tokenizer.load(scenario.tokenizer)
     plans = Plans(scenario, made.targets, made.limits, served=served, command=command, echo=say)
-    work = Campaign(folder, plans.plan, retry_invalid=args.retry_invalid)
-    spans_s = [trace_of(scenario, ladder.cell(rate).block).span_s for rate in sorted(scenario.rates_per_s)]
-    try:
-        work.run(ladder.climb(work.runs), spans_s + [max(spans_s)] * ladder.refine)
-    finally:
-        rungs = ladder.rungs(work.runs)
-        found = knee(rungs, ladder.good_share)
-        more = {"good_share": ladder.good_share, **({} if found is None else {"knee_per_s": found})}
-        write_comparison(folder, scenario, work.runs, [], more=more)
-        print(describe(rungs, ladder.good_share))
-        say(f"\nrecords: {folder}")
+    with held(folder / campaign_plan.FILE):
+        work = Campaign(folder, plans.plan, retry_invalid=args.retry_invalid)
+        spans_s = [trace_of(scenario, ladder.cell(rate).block).span_s for rate in sorted(scenario.rates_per_s)]
+        try:
+            work.run(ladder.climb(work.runs), spans_s + [max(spans_s)] * ladder.refine)
+        finally:
+            rungs = ladder.rungs(work.runs)
+            found = knee(rungs, ladder.good_share)
+            more = {"good_share": ladder.good_share, **({} if found is None else {"knee_per_s": found})}
+            write_comparison(folder, scenario, work.runs, [], more=more)
+            print(describe(rungs, ladder.good_share))
+            say(f"\nrecords: {folder}")
     return of_runs(work.runs)
 
 
-def _plan(args: argparse.Namespace, command: Sequence[str]) -> dict[str, Any]:
+def _plan(args: argparse.Namespace, command: Sequence[str]) -> LadderPlan:
     for name in ("base_url", "model", "tokenizer"):
         if getattr(args, name) is None:
             raise UsageError(f"--{name.replace('_', '-')} is missing.")
@@ -143,11 +145,10 @@ def _plan(args: argparse.Namespace, command: Sequence[str]) -> dict[str, Any]:
         "engine_metrics_url": args.engine_url,
     }
     args.mixes, args.seeds = [args.mix], [args.seed]
-    words = arguments.scenario_words(args, arms=[arm], model=args.model, tokenizer=args.tokenizer.absolute())
-    return {
-        "kind": KIND,
-        "command": list(command),
-        "good_share": args.good_share,
-        "refine": max(0, args.refine),
-        "scenario": words,
-    }
+    return LadderPlan(
+        kind=KIND,
+        command=list(command),
+        good_share=args.good_share,
+        refine=max(0, args.refine),
+        scenario=arguments.scenario_from(args, arms=[arm], model=args.model, tokenizer=args.tokenizer.absolute()),
+    )

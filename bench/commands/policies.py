@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench import campaign
+from bench import campaign_plan
+from bench.campaign_plan import Gateways, PoliciesPlan
 from bench.commands import arguments
 from bench.commands.compare import planned, run_scenario
 from bench.commands.exits import of_runs
@@ -74,31 +75,30 @@ def execute(args: argparse.Namespace, command: Sequence[str]) -> int:
     if args.resume is not None:
         if args.policies:
             raise UsageError("--resume goes on with the policies that were begun: name none.")
-        plan, folder = campaign.resumed(args.resume, KIND), args.resume
+        plan, folder = campaign_plan.resumed(args.resume, KIND, PoliciesPlan), args.resume
     else:
         plan, folder = _plan(args, command), None
-    scenario = campaign.scenario_of(plan, folder or Path())
-    callers = fresh_callers(plan["service_classes"])
+    scenario = plan.scenario
+    callers = fresh_callers(plan.service_classes)
     os.environ.update(callers.environment())
-    where = Path("the command line") if folder is None else folder / campaign.PLAN_FILE
+    where = Path("the command line") if folder is None else folder / campaign_plan.FILE
     if args.dry_run:
         for cell in planned(scenario, where).order:
             print(cell.cell_id)
         return 0
-    made_of = plan["gateway"]
+    made_of = plan.gateway
     if folder is None:
         planned(scenario, where)
-        folder = campaign.begun(args.result_dir, f"{scenario.name}-{new_run_id()}", plan)
+        folder = campaign_plan.begun(args.result_dir, f"{scenario.name}-{new_run_id()}", plan)
     gateway = LocalGateway((folder / "gateway").absolute(), callers)
     # The address is this session's: where an interrupted comparison goes on, another port may be free.
     arms = [arm.model_copy(update={"base_url": gateway.url}) for arm in scenario.arms]
     made = planned(scenario.model_copy(update={"arms": arms}), where)
-    ready = lambda arm: gateway.serving(arm.name, made_of["policies"][arm.name], made_of["bases"][arm.name])  # noqa: E731
+    ready = lambda arm: gateway.serving(arm.name, made_of.policies[arm.name], made_of.bases[arm.name])  # noqa: E731
     return of_runs(run_scenario(made, folder, command, ready=ready, retry_invalid=args.retry_invalid).runs)
 
 
-def _plan(args: argparse.Namespace, command: Sequence[str]) -> dict[str, Any]:
-    """Everything that was decided, as it lies in plan.json: no key, no port."""
+def _plan(args: argparse.Namespace, command: Sequence[str]) -> PoliciesPlan:
     policies = _named(args.policies, again=args.aa)
     service_classes = _service_classes(args)
     bases = _bases(args, policies)
@@ -108,21 +108,20 @@ def _plan(args: argparse.Namespace, command: Sequence[str]) -> dict[str, Any]:
             "name": name,
             "base_url": "http://127.0.0.1:1",
             "credentials": callers.variables(),
-            "engine_metrics_url": bases[name]["engines"][0]["url"],
+            "engine_metrics_url": [engine["url"] for engine in bases[name]["engines"]],
             "again": args.aa and name == _again(next(iter(policies))),
             "about": engine_said(bases[name]),
             "chunk_tokens_max": chunk_tokens_max(bases[name]),
         }
         for name in policies
     ]
-    said = arguments.scenario_words(args, arms=arms, model=_model(args), tokenizer=_tokenizer(args))
-    return {
-        "kind": KIND,
-        "command": list(command),
-        "service_classes": service_classes,
-        "gateway": {"policies": policies, "bases": bases},
-        "scenario": said,
-    }
+    return PoliciesPlan(
+        kind=KIND,
+        command=list(command),
+        service_classes=service_classes,
+        gateway=Gateways(policies=policies, bases=bases),
+        scenario=arguments.scenario_from(args, arms=arms, model=_model(args), tokenizer=_tokenizer(args)),
+    )
 
 
 def _named(policies: Sequence[str], *, again: bool) -> dict[str, str]:

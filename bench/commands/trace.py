@@ -14,7 +14,7 @@ from bench.errors import UsageError
 from bench.report.trace_table import describe
 from bench.trace import anonymous, groups, jsonl, random_arrivals, reading, shaping
 from bench.trace.arrivals import TOKENS_MAX, Trace
-from bench.trace.foreign import Format
+from bench.trace.foreign import MOONCAKE_BLOCK_TOKENS, Format
 from bench.trace.intensity import parse_burst
 from bench.trace.reading import CLASSES, SHORT_TOKENS
 
@@ -86,6 +86,14 @@ def _add_reading(parser: argparse.ArgumentParser, *, several: bool = False) -> N
         help="for requests whose output the file does not know, as refused ones (default: they are left out)",
     )
 
+    parser.add_argument(
+        "--prefix-block-tokens",
+        type=arguments.whole,
+        default=MOONCAKE_BLOCK_TOKENS,
+        metavar="N",
+        help=f"of each of a file's hash_ids (default {MOONCAKE_BLOCK_TOKENS}, as Mooncake's; 16 as vLLM's)",
+    )
+
 
 def _add_shaping(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--keep-ticks", action="store_true", help="do not spread times that fall on ticks")
@@ -123,7 +131,13 @@ def execute(args: argparse.Namespace, _command: Sequence[str]) -> int:
 
 def _read(path: Path, args: argparse.Namespace) -> Trace:
     kind = None if args.format is None else Format(args.format)
-    return reading.read(path, kind=kind, classes=args.classes, unknown_output_tokens=args.unknown_output_tokens)
+    return reading.read(
+        path,
+        kind=kind,
+        classes=args.classes,
+        unknown_output_tokens=args.unknown_output_tokens,
+        block_tokens=args.prefix_block_tokens,
+    )
 
 
 def _converted(args: argparse.Namespace) -> Trace:

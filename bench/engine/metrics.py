@@ -5,6 +5,7 @@ A difference is *unknown* where the engine restarted in between, and absent wher
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,10 +13,11 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 UNKNOWN = "unknown"
+_HIGHEST = "kv_usage_max"  # of the gauges that are not added
 _GAUGES = {
     "vllm:num_requests_running": "running",
     "vllm:num_requests_waiting": "waiting",
-    "vllm:kv_cache_usage_perc": "kv_usage_max",
+    "vllm:kv_cache_usage_perc": _HIGHEST,
 }
 _COUNTERS = {
     "vllm:num_preemptions_total": "preemptions",
@@ -50,6 +52,35 @@ class Reading:
         return {**self.gauges, **self.counters}
 
 
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """Why a scrape gave nothing."""
+
+    reason: str
+
+
+NO_ENGINE_METRICS = Unreadable("no_engine_metrics")  # a page of something else
+
+
+def as_one(readings: Mapping[str, Reading | Unreadable]) -> Reading | Unreadable:
+    """Of several engines, by name, as of one: added, KV usage the highest. What one does not say no sum can have."""
+    mute = {name: each.reason for name, each in readings.items() if isinstance(each, Unreadable)}
+    read = [each for each in readings.values() if isinstance(each, Reading)]
+    if mute or not read:
+        return Unreadable("; ".join(f"{name}: {reason}" for name, reason in mute.items()))
+    gauges = {
+        name: max(values) if name == _HIGHEST else sum(values)
+        for name in read[0].gauges
+        if len(values := [each.gauges[name] for each in read if name in each.gauges]) == len(read)
+    }
+    counters = {
+        name: sum(values)
+        for name in read[0].counters
+        if len(values := [each.counters[name] for each in read if name in each.counters]) == len(read)
+    }
+    return Reading(gauges, counters, None, {})
+
+
 def wanted(text: str) -> str:
     """The lines that `parse` looks at: a twentieth of what an engine says, and of the work of parsing it."""
     return "".join(line for line in text.splitlines(keepends=True) if line.startswith(_NAMES))
@@ -63,10 +94,12 @@ def parse(text: str) -> Reading:
     cache_config: dict[str, str] = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
+            if not math.isfinite(sample.value):
+                continue  # not measured: a ratio of nothing, and no record can hold it
             if sample.name in _GAUGES:
                 name = _GAUGES[sample.name]
                 seen = gauges.get(name, 0.0)
-                gauges[name] = max(seen, sample.value) if name == "kv_usage_max" else seen + sample.value
+                gauges[name] = max(seen, sample.value) if name == _HIGHEST else seen + sample.value
             elif sample.name in _COUNTERS:
                 name = _COUNTERS[sample.name]
                 counters[name] = counters.get(name, 0.0) + sample.value

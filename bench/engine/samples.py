@@ -54,6 +54,13 @@ def longest_gap_s(lines: Sequence[Mapping[str, Any]], until_ms: float) -> float 
     return float(max(gaps_ms)) / 1000
 
 
+def of_each(lines: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
+    """The lines of each engine; those of one alone are as they are."""
+    if len(names) == 1:
+        return {names[0]: [dict(line) for line in lines]}
+    return {name: [{"at_ms": line["at_ms"], **line["engines"][name]} for line in lines] for name in names}
+
+
 def restarts(lines: Sequence[Mapping[str, Any]]) -> int:
     """How often a reading was of another process: another start, or a counter that fell."""
     readable = [line for line in lines if "unreadable" not in line]

@@ -1,4 +1,4 @@
-"""Reads an engine's /metrics and the GPU's memory again and again, in a process of its own.
+"""Reads the engines' /metrics and the GPU's memory again and again, in a process of its own.
 
 Owns its timer and the lines that it writes; times are of the monotonic clock, which all processes of a machine share.
 It has nothing to do with the load: neither its reading nor its parsing holds up a request. Ends with its parent.
@@ -13,7 +13,8 @@ import signal
 import sys
 import time
 import urllib.error
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,7 +25,7 @@ from bench.children import child
 from bench.direct import direct
 from bench.engine import gpu
 from bench.engine.gpu import Gpus, NoGpu
-from bench.engine.metrics import parse, wanted
+from bench.engine.metrics import NO_ENGINE_METRICS, Reading, Unreadable, as_one, parse, wanted
 
 PERIOD_S = 1.0
 READ_S_MAX = 5.0
@@ -32,14 +33,18 @@ BYTES_MAX = 16 * 1024 * 1024
 
 
 @contextmanager
-def sampled(metrics_url: str | None) -> Iterator[Path | None]:
-    """The file that lines are added to until the end of the context; None without an engine to read."""
-    if metrics_url is None:
+def sampled(metrics_urls: Mapping[str, str]) -> Iterator[Path | None]:
+    """The file that lines are added to until the end of the context; None without an engine to read.
+
+    metrics_urls: by engine.
+    """
+    if not metrics_urls:
         yield None
         return
     with TemporaryDirectory(prefix="gateway-bench-") as folder:
         path = Path(folder) / "engine.jsonl"
-        with child([sys.executable, "-m", "bench.engine.sampling", metrics_url, str(path), str(os.getpid())]):
+        words = [json.dumps(dict(metrics_urls)), str(path), str(os.getpid())]
+        with child([sys.executable, "-m", "bench.engine.sampling", *words]):
             yield path
 
 
@@ -51,29 +56,17 @@ def read_lines(path: Path | None) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
 
-def sample(metrics_url: str, gpus: Gpus | NoGpu) -> dict[str, Any]:
-    """One line: when, and what the engine said or why it did not; the GPU's memory where it is this machine's."""
+def sample(metrics_urls: Mapping[str, str], gpus: Gpus | NoGpu) -> dict[str, Any]:
+    """One line: when, and what the engines said as one and each; the GPUs' memory where they are this machine's."""
     at_s = time.perf_counter()
+    # All at once: one that is slow to answer makes the others' readings no older.
+    with ThreadPoolExecutor(len(metrics_urls)) as pool:
+        readings = dict(zip(metrics_urls, pool.map(read, metrics_urls.values()), strict=True))
     line: dict[str, Any] = {"at_s": at_s}
-    try:
-        with direct.open(metrics_url, timeout=READ_S_MAX) as answer:
-            body = answer.read(BYTES_MAX)
-            if answer.length:  # what counters are in the rest would look as if they had vanished
-                raise http.client.IncompleteRead(body)
-        reading = parse(wanted(body.decode("utf-8", errors="replace")))
-        line |= reading.to_json() if reading.gauges else {"unreadable": "no_engine_metrics"}
-        if reading.started_at is not None:
-            line["started_at"] = reading.started_at
-    except urllib.error.HTTPError as error:
-        line["unreadable"] = f"http_{error.code}"
-    except TimeoutError:
-        line["unreadable"] = "timeout"
-    except (urllib.error.URLError, OSError):
-        line["unreadable"] = "no_connection"
-    except http.client.HTTPException:  # cut in the middle, or no HTTP at all
-        line["unreadable"] = "no_answer"
-    except ValueError:
-        line["unreadable"] = "not_prometheus_text"
+    if len(readings) == 1:
+        line |= _said(next(iter(readings.values())))
+    else:
+        line |= {**_said(as_one(readings)), "engines": {name: _said(each) for name, each in readings.items()}}
     if isinstance(gpus, NoGpu):
         line["gpu_absent"] = gpus.reason
     elif (used := gpus.used_bytes()) is not None:
@@ -81,26 +74,54 @@ def sample(metrics_url: str, gpus: Gpus | NoGpu) -> dict[str, Any]:
     return line
 
 
-def gpus_behind(metrics_url: str) -> Gpus | NoGpu:
+def read(metrics_url: str) -> Reading | Unreadable:
+    """What one engine says now, or why it does not."""
+    try:
+        with direct.open(metrics_url, timeout=READ_S_MAX) as answer:
+            body = answer.read(BYTES_MAX)
+            if answer.length:  # what counters are in the rest would look as if they had vanished
+                raise http.client.IncompleteRead(body)
+        reading = parse(wanted(body.decode("utf-8", errors="replace")))
+    except urllib.error.HTTPError as error:
+        return Unreadable(f"http_{error.code}")
+    except TimeoutError:
+        return Unreadable("timeout")
+    except (urllib.error.URLError, OSError):
+        return Unreadable("no_connection")
+    except http.client.HTTPException:  # cut in the middle, or no HTTP at all
+        return Unreadable("no_answer")
+    except ValueError:
+        return Unreadable("not_prometheus_text")
+    return reading if reading.gauges else NO_ENGINE_METRICS
+
+
+def _said(reading: Reading | Unreadable) -> dict[str, Any]:
+    if isinstance(reading, Unreadable):
+        return {"unreadable": reading.reason}
+    started = {} if reading.started_at is None else {"started_at": reading.started_at}
+    return {**reading.to_json(), **started}
+
+
+def gpus_behind(metrics_urls: Iterable[str]) -> Gpus | NoGpu:
     """NVML sees this machine alone."""
-    host = urlsplit(metrics_url).hostname or ""
-    if host == "localhost" or host.startswith("127.") or host == "::1":
+    hosts = [urlsplit(url).hostname or "" for url in metrics_urls]
+    if all(host in ("localhost", "::1") or host.startswith("127.") for host in hosts):
         return gpu.find()
     return NoGpu("the engine is on another machine")
 
 
-def main(metrics_url: str, path: Path, parent: int) -> None:
+def main(metrics_urls: Mapping[str, str], path: Path, parent: int) -> None:
     """parent: the process that started this one, which may have ended before this is read."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    gpus = gpus_behind(metrics_url)
+    gpus = gpus_behind(metrics_urls.values())
     following_s = time.perf_counter()
     with path.open("a", encoding="utf-8") as file:
         while os.getppid() == parent:
-            print(json.dumps(sample(metrics_url, gpus)), file=file, flush=True)
+            print(json.dumps(sample(metrics_urls, gpus)), file=file, flush=True)
             # From the plan, not from the last reading: a slow one shortens the pause after it.
             following_s = max(following_s + PERIOD_S, time.perf_counter())
             time.sleep(max(0.0, following_s - time.perf_counter()))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))
+    main(json.loads(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))

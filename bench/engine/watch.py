@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
 
-from bench.engine.metrics import Reading, parse
+from bench.engine.metrics import NO_ENGINE_METRICS, Reading, Unreadable, parse
 from bench.load.pacing import Clock
 
 SCRAPE_S_MAX = 10.0
@@ -20,21 +19,15 @@ IDLE_POLL_S = 0.25
 IDLE_READINGS = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Unreadable:
-    """Why a scrape gave nothing."""
-
-    reason: str
-
-
 async def scrape(session: aiohttp.ClientSession, metrics_url: str) -> Reading | Unreadable:
     body = await page(session, metrics_url)
     if isinstance(body, Unreadable):
         return body
     try:
-        return parse(body.decode("utf-8", errors="replace"))
+        reading = parse(body.decode("utf-8", errors="replace"))
     except ValueError:
         return Unreadable("not_prometheus_text")
+    return reading if reading.gauges or reading.counters else NO_ENGINE_METRICS
 
 
 async def engine_version(session: aiohttp.ClientSession, metrics_url: str) -> str | None:

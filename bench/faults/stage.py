@@ -17,7 +17,7 @@ from bench.direct import direct
 from bench.errors import TargetUnreachableError
 from bench.faults.drills import Drill
 from bench.faults.expectations import Counted
-from bench.load.target import Target
+from bench.load.target import Target, metrics_urls
 from bench.local_gateway import Callers, LocalGateway, base_of_engine
 from bench.own_processes import HOST, free_ports, running
 from bench.simulation.emulator.vocabulary import FOLDER
@@ -65,7 +65,7 @@ def embedded(drill: Drill, folder: Path, policy: str, callers: Callers) -> Itera
             base_url=gateway.url,
             key_names=callers.variables(),
             priority={},
-            metrics_url=f"{engine_url}/metrics",
+            metrics_urls=metrics_urls(engine_url, "the engine"),
             keys=callers.keys,
         )
         yield Scene(target, MODEL, FOLDER, gateway.ops_url)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 DONE = b"[DONE]"
 _OTHER_CHANNELS = ("reasoning", "reasoning_content", "refusal", "tool_calls", "function_call")
+_COUNT_MAX = 10**9
 _WORD = re.compile(r"[A-Za-z0-9_.-]{1,40}")
 
 
@@ -111,7 +112,8 @@ def _usage(value: object) -> Usage | None:
 
 
 def _count(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    """A number of tokens, or a status: what is beyond belief was not counted."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _COUNT_MAX else None
 
 
 def _error(value: object) -> InBandError:

@@ -13,19 +13,22 @@ from bench.records.request import Outcome
 Ended = Callable[[Flight], None]
 
 ERROR_BODY_BYTES_MAX = 64 * 1024
+_DIGITS_MAX = 12
 
 
 class Exchange:
     """ended: told when the flight has its ending. `open` until then; what comes later changes nothing.
 
-    leave: breaks off what carries it. timer: is not needed any more once it has ended.
+    leave: breaks off what carries it. on_waiting: what carries it had waited for it. timer: is not needed any more once
+    it has ended.
     """
 
-    __slots__ = ("_ended", "_error_body", "_status", "flight", "leave", "open", "timer")
+    __slots__ = ("_ended", "_error_body", "_status", "flight", "leave", "on_waiting", "open", "timer")
 
     def __init__(self, flight: Flight, ended: Ended) -> None:
         self.flight = flight
         self.open = True
+        self.on_waiting = False
         self.leave: Callable[[], None] = _nothing
         self.timer: asyncio.TimerHandle | None = None
         self._ended = ended
@@ -37,8 +40,13 @@ class Exchange:
         flight.headers_at = now
         flight.status = self._status = status
         _note_headers(flight, headers)
-        if status == 200 and headers.get("content-type", "").partition(";")[0].strip() != "text/event-stream":
+        if status != 200:
+            return
+        if headers.get("content-type", "").partition(";")[0].strip().lower() != "text/event-stream":
             self.end(Ending(Outcome.FAILED, "not_a_stream"), now)
+        elif headers.get("content-encoding", "identity").lower() != "identity":
+            # Nobody asked for it, and what a compressor holds back has no time of its own.
+            self.end(Ending(Outcome.FAILED, "encoded_stream"), now)
 
     def body(self, data: bytes, now: float) -> None:
         """Take what one network read brought of the body; raises EventTooLargeError."""
@@ -66,8 +74,9 @@ class Exchange:
         if self.flight.reading.error is not None:
             self.end(of_stream(self.flight.reading), now)
             return
-        reason = "connection_lost" if self.flight.status is None else "stream_cut"
-        self.end(Ending(Outcome.FAILED, reason), now)
+        # A server may close a socket that waits just as a request is sent on it: that is no fault under the load.
+        unanswered = "waiting_connection_lost" if self.on_waiting else "connection_lost"
+        self.end(Ending(Outcome.FAILED, unanswered if self.flight.status is None else "stream_cut"), now)
 
     def end(self, ending: Ending | None, now: float) -> None:
         """None: it is given up without an ending."""
@@ -88,11 +97,13 @@ def _nothing() -> None:
 
 
 def _note_headers(flight: Flight, headers: Mapping[str, str]) -> None:
-    queue_ms = headers.get("x-gateway-queue-ms", "")
-    flight.gateway_queue_ms = (
-        int(queue_ms) if queue_ms.isascii() and queue_ms.isdigit() and len(queue_ms) < 12 else None
-    )
+    flight.gateway_queue_ms = _whole(headers.get("x-gateway-queue-ms", ""))
     flight.gateway_length_class = word(headers.get("x-gateway-length-class"))
     flight.gateway_reason = word(headers.get("x-gateway-reason"))
-    retry_after = headers.get("retry-after", "")
-    flight.retry_after_s = float(retry_after) if retry_after.isascii() and retry_after.isdigit() else None
+    retry_after_s = _whole(headers.get("retry-after", ""))
+    flight.retry_after_s = None if retry_after_s is None else float(retry_after_s)
+
+
+def _whole(text: str) -> int | None:
+    """What a header says, as long as it is a number that a record can hold."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < _DIGITS_MAX else None

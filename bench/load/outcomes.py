@@ -19,6 +19,10 @@ _GATEWAY_REASONS = {
 }
 
 
+# What an engine says that gave a request up itself, as at its end: the answer stops there, in a stream without a fault.
+_GIVEN_UP = frozenset({"abort", "cancelled", "error"})
+
+
 class Ending(NamedTuple):
     """An outcome and its reason; a completed request has no reason."""
 
@@ -46,6 +50,8 @@ def of_stream(reading: StreamReading) -> Ending:
     if error is None:
         if reading.finish_reason is None:
             return Ending(Outcome.FAILED, "no_finish_reason")
+        if reading.finish_reason in _GIVEN_UP:
+            return Ending(Outcome.FAILED, f"finish_{reading.finish_reason}")
         return Ending(Outcome.COMPLETED)
     if error.reason in _GATEWAY_REASONS:
         return Ending(_GATEWAY_REASONS[error.reason], f"in_band_{error.reason}")

@@ -24,10 +24,19 @@ PAUSE_AFTER_REFUSAL_S = 1.0
 
 
 async def closed_loop(
-    flights: Iterator[Flight], send: Send, *, concurrency: int, stop_at: float, cut_at: float, clock: Clock
-) -> list[Flight]:
-    """Keep `concurrency` requests in flight until `stop_at`, wait for the last ones until `cut_at`, return all sent."""
-    sent: list[Flight] = []
+    flights: Iterator[Flight],
+    send: Send,
+    sent: list[Flight],
+    *,
+    concurrency: int,
+    stop_at: float,
+    cut_at: float,
+    clock: Clock,
+) -> None:
+    """Keep `concurrency` requests in flight until `stop_at`, and wait for the last ones until `cut_at`.
+
+    sent: gets each one as it is sent, so that a loop that is cancelled loses none.
+    """
 
     async def work() -> None:
         while clock() < stop_at and (flight := next(flights, None)) is not None:
@@ -43,8 +52,7 @@ async def closed_loop(
             for worker in range(concurrency):
                 group.create_task(work(), name=f"worker {worker}")
     except TimeoutError:
-        return sent
-    return sent
+        return  # the flights tell which ones were open
 
 
 def endless_flights(

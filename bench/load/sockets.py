@@ -6,6 +6,8 @@ Owns their making, use and end. Any number may be open: nothing here waits for a
 from __future__ import annotations
 
 import asyncio
+import errno
+import re
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,12 +19,16 @@ from bench.load.exchange import Exchange
 from bench.load.outcomes import Ending
 from bench.load.pacing import Clock
 from bench.load.sse import EventTooLargeError
-from bench.records.request import Outcome
+from bench.records.request import NO_SOCKET, NOBODY_LISTENS, Outcome
 
 CONNECT_S_MAX = 10.0
-# vLLM closes an idle connection after 5 s: a socket older than this is not used again.
+# vLLM closes an idle connection after 5 s: a socket is used again for less than that, and than what the server says.
 IDLE_SOCKET_S_MAX = 4.0
+IDLE_SHARE = 0.8
+_TIMEOUT = re.compile(r"timeout=([0-9]{1,6})", re.IGNORECASE)
 WARM_SOCKETS_MAX = 64
+# This machine's own limits, of which no server knows: open files, local ports, memory for sockets.
+_OUT_OF_SOCKETS = frozenset({errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS, errno.ENOMEM})
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +68,7 @@ class Sockets:
         while self._idle:
             connection = self._idle.pop()
             if connection.usable(now):
+                exchange.on_waiting = True
                 connection.send(exchange, request)
                 return
             connection.abort()
@@ -96,8 +103,9 @@ class Sockets:
             connection = await self._connected()
         except TimeoutError:
             exchange.end(Ending(Outcome.TIMED_OUT, "connect"), self.clock())
-        except OSError:
-            exchange.end(Ending(Outcome.FAILED, "connect_failed"), self.clock())
+        except OSError as error:
+            reason = NO_SOCKET if error.errno in _OUT_OF_SOCKETS else NOBODY_LISTENS
+            exchange.end(Ending(Outcome.FAILED, reason), self.clock())
         except asyncio.CancelledError:
             exchange.end(None, self.clock())
             raise
@@ -130,6 +138,11 @@ class Sockets:
             self._idle.remove(connection)
 
 
+def _waits_s(keep_alive: str) -> float:
+    said = _TIMEOUT.search(keep_alive)
+    return IDLE_SOCKET_S_MAX if said is None else min(IDLE_SOCKET_S_MAX, IDLE_SHARE * int(said[1]))
+
+
 def _nothing(_now: float) -> None:
     """Where nothing is due."""
 
@@ -137,13 +150,13 @@ def _nothing(_now: float) -> None:
 class Connection(asyncio.Protocol):
     """One socket. It is used again after an answer that ended well and whose head allows that."""
 
-    __slots__ = ("_answer", "_exchange", "_idle_since", "_sockets", "_transport")
+    __slots__ = ("_answer", "_exchange", "_sockets", "_transport", "_usable_until")
 
     def __init__(self, sockets: Sockets) -> None:
         self._sockets = sockets
         self._exchange: Exchange | None = None
         self._answer = AnswerReader()
-        self._idle_since = 0.0
+        self._usable_until = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass, and has its methods
@@ -155,7 +168,7 @@ class Connection(asyncio.Protocol):
         return str(self._transport.get_extra_info("peername")[0])
 
     def usable(self, now: float) -> bool:
-        return not self._transport.is_closing() and now - self._idle_since < IDLE_SOCKET_S_MAX
+        return not self._transport.is_closing() and now < self._usable_until
 
     def send(self, exchange: Exchange, request: list[bytes]) -> None:
         self._exchange = exchange
@@ -166,7 +179,7 @@ class Connection(asyncio.Protocol):
     def wait(self) -> None:
         """For the next request, where the answer before allows one."""
         self._exchange = None
-        self._idle_since = self._sockets.clock()
+        self._usable_until = self._sockets.clock() + _waits_s(self._answer.headers.get("keep-alive", ""))
         if self._answer.keeps_alive and not self._transport.is_closing():
             self._sockets.freed(self)
         else:

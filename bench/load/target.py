@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
@@ -20,14 +20,14 @@ class Target:
     keys: tenant, service class, class or ANY_CLASS to the key sent as a bearer token. Never printed, never recorded.
     key_names: the environment variables that the keys came from; these are recorded.
     priority: class name to the integer sent as X-Vllm-Priority, for engines that are tried without a gateway.
-    metrics_url: the engine's /metrics behind the target; None: not to be read.
+    metrics_urls: /metrics of the engines behind the target, by engine; those that are not to be read are not in it.
     """
 
     name: str
     base_url: str
     key_names: Mapping[str, str]
     priority: Mapping[str, int]
-    metrics_url: str | None = None
+    metrics_urls: Mapping[str, str] = field(default_factory=dict)
     keys: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def headers(self, class_name: str, *others: str | None) -> dict[str, str]:
@@ -48,7 +48,7 @@ class Target:
             "base_url": self.base_url,
             "credential_env": dict(self.key_names),
             "engine_priority": dict(self.priority),
-            "engine_metrics_url": self.metrics_url,
+            "engine_metrics_urls": list(self.metrics_urls.values()),
         }
         return {key: value for key, value in said.items() if value}
 
@@ -85,3 +85,10 @@ def metrics_url(url: str, where: str) -> str:
     """The engine's /metrics, given its base URL or the address itself."""
     cleaned = clean_url(url, where)
     return cleaned if cleaned.endswith("/metrics") else f"{cleaned}/metrics"
+
+
+def metrics_urls(urls: str | Iterable[str] | None, where: str) -> dict[str, str]:
+    """By engine, which is called as its address is; one that is named twice is one."""
+    given = [urls] if isinstance(urls, str) else urls or ()
+    pages = dict.fromkeys(metrics_url(url, where) for url in given)
+    return {page.partition("://")[2].removesuffix("/metrics"): page for page in pages}

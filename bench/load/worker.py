@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import resource
 import signal
 import sys
 import threading
@@ -24,6 +25,7 @@ from bench.load.flight import Flight
 from bench.load.lag import LoopLag
 from bench.load.messages import Go, Heard, Ready, Share
 from bench.load.runner import OpenLoop
+from bench.told_to_end import SIGNALS
 
 TELL_S = 0.1
 # Told at once: while a piece is made into bytes nothing is sent.
@@ -34,9 +36,14 @@ _clock = time.perf_counter
 
 
 def main() -> int:
-    # The terminal's Ctrl-C is for whoever started this.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # To be told to end is for whoever started this, who wants to hear what was seen; a service manager tells all.
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
     sys.setswitchinterval(SWITCH_S)
+    # Each open request is an open file; how many are usual is no limit of ours.
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most != resource.RLIM_INFINITY:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     try:
         with (
             Connection(int(sys.argv[1]), writable=False) as orders,

@@ -13,6 +13,11 @@ from typing import Any
 TIME_DIGITS = 3  # of milliseconds: a record holds no more than its file does, so that both give the same figures
 
 
+# Reasons that more than one room knows.
+NOBODY_LISTENS = "connect_failed"
+NO_SOCKET = "client_out_of_sockets"
+
+
 class Outcome(StrEnum):
     """How an offered request ended; each one ends in exactly one of these."""
 

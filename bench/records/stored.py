@@ -21,15 +21,14 @@ class StoredRun:
     """One run. `run`, `measurements` and `verdict` are the files of these names; engine: readings of it, if any."""
 
     folder: Path
+    cell_id: str
+    valid: bool
+    window_s: float
     run: Mapping[str, Any]
     records: Sequence[RequestRecord]
     measurements: Mapping[str, Any]
     verdict: Mapping[str, Any]
     engine: Sequence[Mapping[str, Any]] = ()
-
-    @property
-    def valid(self) -> bool:
-        return bool(self.verdict["verdict"] == "VALID")
 
     @property
     def interrupted(self) -> bool:
@@ -46,12 +45,16 @@ def read_run(folder: Path) -> StoredRun:
         raise UsageError(f"{folder}: no whole run. It has a {LAST_FILE} where it is one.")
     try:
         lines = _lines(folder / "requests.jsonl", must_be=True)
+        run, measurements, verdict = (read_json(folder / f"{name}.json") for name in ("run", "measurements", "verdict"))
         return StoredRun(
             folder=folder,
-            run=read_json(folder / "run.json"),
+            cell_id=str(run["cell_id"]),
+            valid=verdict["verdict"] == "VALID",
+            window_s=float(measurements["window"]["seconds"]),
+            run=run,
             records=[from_row(json.loads(line)) for line in lines],
-            measurements=read_json(folder / "measurements.json"),
-            verdict=read_json(folder / "verdict.json"),
+            measurements=measurements,
+            verdict=verdict,
             engine=[json.loads(line) for line in _lines(folder / ENGINE_FILE)],
         )
     except (OSError, KeyError, TypeError, ValueError) as error:

@@ -23,7 +23,9 @@ def flat(
     """`run` is run.json; the counts cover warm-up and window, as vLLM's do."""
     completed = [record for record in records if record.outcome is Outcome.COMPLETED]
     origin = run["trace_origin"]
+    # What was measured is not what somebody says of it.
     said: dict[str, Any] = {
+        **dict(run["metadata"]),
         "date": str(run["run_id"]).partition("-")[0],
         "backend": "openai-chat" if run["endpoint"] == "chat" else "openai",
         "label": run["cell_id"],
@@ -32,7 +34,6 @@ def flat(
         "num_prompts": len(records),
         "completed": len(completed),
         "failed": len(records) - len(completed),
-        **dict(run["metadata"]),
     }
     if "rate_per_s" in origin:
         said |= {"request_rate": origin["rate_per_s"], "burstiness": origin.get("burstiness", 1.0)}
@@ -42,8 +43,12 @@ def flat(
     if measured.throughput is not None:
         said["duration"] = measured.throughput.seconds
         said["request_throughput"] = measured.throughput.completed_per_s
-        said["output_throughput"] = measured.throughput.output_tokens_per_s
-        said["total_token_throughput"] = measured.throughput.total_tokens_per_s
+        for name, value in (
+            ("output_throughput", measured.throughput.output_tokens_per_s),
+            ("total_token_throughput", measured.throughput.total_tokens_per_s),
+        ):
+            if value is not None:
+                said[name] = value
     goodput = measured.classes["all"].goodput_per_s
     if goodput is not None:
         said["request_goodput"] = goodput

@@ -24,7 +24,7 @@ class ReportRun:
 
     @property
     def window_s(self) -> float:
-        return float(self.stored.measurements["window"]["seconds"])
+        return self.stored.window_s
 
     def as_arm_run(self) -> ArmRun:
         return ArmRun(self.load, self.trace, self.arm, self.stored.valid, self.window_s, self.stored.records)

@@ -28,10 +28,12 @@ def describe(measured: Measurements, verdict: Verdict) -> str:
     said = [f"offered {measured.offered_per_s:.3g} requests/s over {measured.window_s:g} s"]
     if measured.throughput is not None:
         flow = measured.throughput
-        said.append(
-            f"whole run {flow.seconds:.1f} s: {flow.completed_per_s:.3g} completed/s, "
-            f"{flow.output_tokens_per_s:.4g} output tokens/s, {flow.total_tokens_per_s:.5g} tokens/s in all"
-        )
+        flows = [f"{flow.completed_per_s:.3g} completed/s"]
+        if flow.output_tokens_per_s is not None:
+            flows.append(f"{flow.output_tokens_per_s:.4g} output tokens/s")
+        if flow.total_tokens_per_s is not None:
+            flows.append(f"{flow.total_tokens_per_s:.5g} tokens/s in all")
+        said.append(f"whole run {flow.seconds:.1f} s: {', '.join(flows)}")
     said.append(
         f"client lag at most {milliseconds(measured.dispatch_lag_ms_max)} ms at dispatch, "
         f"{milliseconds(measured.loop_lag_ms_max)} ms in the event loop; "

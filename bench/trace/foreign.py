@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import partial
 
 from bench.errors import UsageError
 from bench.trace import jsonl
@@ -76,12 +77,17 @@ def detect(text: str, source: str) -> Format:
     )
 
 
-def parse(text: str, kind: Format, source: str, unknown_output_tokens: int = 0) -> Rows:
-    """Rows without output tokens get `unknown_output_tokens`, or are left out where it is 0. Raises UsageError."""
+def parse(
+    text: str, kind: Format, source: str, unknown_output_tokens: int = 0, block_tokens: int = MOONCAKE_BLOCK_TOKENS
+) -> Rows:
+    """Rows without output tokens get `unknown_output_tokens`, or are left out where it is 0. Raises UsageError.
+
+    block_tokens: what each of Mooncake's hash_ids stands for.
+    """
     readers: dict[Format, Callable[[str, str], Iterator[Row]]] = {
         Format.AZURE: _azure,
         Format.BURSTGPT: _burstgpt,
-        Format.MOONCAKE: _mooncake,
+        Format.MOONCAKE: partial(_mooncake, block_tokens=block_tokens),
         Format.GATEWAY_LOG: _gateway_log,
     }
     rows: list[Row] = []
@@ -93,7 +99,7 @@ def parse(text: str, kind: Format, source: str, unknown_output_tokens: int = 0) 
             rows.append(replace(row, output_tokens=output_tokens))
         else:
             left_out[reason] = left_out.get(reason, 0) + 1
-    return Rows(rows, left_out, MOONCAKE_BLOCK_TOKENS if any(row.prefix for row in rows) else None)
+    return Rows(rows, left_out, block_tokens if any(row.prefix for row in rows) else None)
 
 
 def _no_request(row: Row, output_tokens: int) -> str | None:
@@ -106,11 +112,12 @@ def _no_request(row: Row, output_tokens: int) -> str | None:
 def _azure(text: str, source: str) -> Iterator[Row]:
     for where, row in _records(text, source, ("TIMESTAMP", "ContextTokens", "GeneratedTokens")):
         try:
-            # Seven decimals; the standard library reads six.
-            stamp = datetime.strptime(row["TIMESTAMP"][:26], "%Y-%m-%d %H:%M:%S.%f").replace(tzinfo=UTC)
+            # Without decimals on a whole second, with seven in 2023, and with a time zone in 2024.
+            stamp = datetime.fromisoformat(row["TIMESTAMP"].strip())
         except ValueError as error:
             raise UsageError(f"{where}: TIMESTAMP is no YYYY-MM-DD HH:MM:SS.ffffff.") from error
-        yield Row(stamp.timestamp(), _whole(row, "ContextTokens", where), _whole(row, "GeneratedTokens", where))
+        at_s = (stamp if stamp.tzinfo else stamp.replace(tzinfo=UTC)).timestamp()
+        yield Row(at_s, _whole(row, "ContextTokens", where), _whole(row, "GeneratedTokens", where))
 
 
 def _burstgpt(text: str, source: str) -> Iterator[Row]:
@@ -124,7 +131,7 @@ def _burstgpt(text: str, source: str) -> Iterator[Row]:
         )
 
 
-def _mooncake(text: str, source: str) -> Iterator[Row]:
+def _mooncake(text: str, source: str, block_tokens: int) -> Iterator[Row]:
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
@@ -135,8 +142,13 @@ def _mooncake(text: str, source: str) -> Iterator[Row]:
         if not isinstance(hashes, list) or not all(isinstance(each, int) and each >= 0 for each in hashes):
             raise UsageError(f"{where}: hash_ids must be a list of whole numbers.")
         prompt_tokens = _count(counts["input_length"], f"{where}: input_length")
+        if prompt_tokens and len(hashes) > math.ceil(prompt_tokens / block_tokens):
+            raise UsageError(
+                f"{where}: {len(hashes)} hash_ids are more than {prompt_tokens} tokens have blocks of {block_tokens}. "
+                "Say how many a block has: `gateway bench trace convert --prefix-block-tokens N`."
+            )
         # The last, partly filled block is the prompt's own end.
-        whole_blocks = hashes[: prompt_tokens // MOONCAKE_BLOCK_TOKENS]
+        whole_blocks = hashes[: prompt_tokens // block_tokens]
         yield Row(
             _seconds(row.get("timestamp"), f"{where}: timestamp") / 1000,
             prompt_tokens,

@@ -16,7 +16,12 @@ CLASSES = (f"short:{SHORT_TOKENS}", "long")
 
 
 def read(
-    path: Path, *, kind: Format | None = None, classes: Sequence[str] = CLASSES, unknown_output_tokens: int = 0
+    path: Path,
+    *,
+    kind: Format | None = None,
+    classes: Sequence[str] = CLASSES,
+    unknown_output_tokens: int = 0,
+    block_tokens: int = foreign.MOONCAKE_BLOCK_TOKENS,
 ) -> Trace:
     """A file of any format; other times than our own begin at its first request. Raises UsageError.
 
@@ -31,7 +36,7 @@ def read(
     if found is Format.OURS:
         return jsonl.decode(raw, str(path))
     rule = shaping.parse_rule(classes, "--classes")
-    rows = foreign.parse(text, found, str(path), unknown_output_tokens)
+    rows = foreign.parse(text, found, str(path), unknown_output_tokens, block_tokens)
     if not rows.rows:
         raise UsageError(f"{path}: no request in it. Left out: {rows.left_out or 'nothing'}.")
     arrivals = shaping.arrivals_of(rows.rows, rule)

@@ -18,7 +18,8 @@ FAILED_MAX = 3
 
 class State(StrEnum):
     """NEW: has not answered since it started. UP: gets requests. REFUSING, SILENT, FAILING: down, and why. CLOSED: it
-    does not take our key. LEAVING: it shuts down, ends what it has and takes nothing new.
+    does not take our key. STRANGE: it lists models, and none of its pool's. LEAVING: it shuts down, ends what it has
+    and takes nothing new.
     """
 
     NEW = "new"
@@ -27,6 +28,7 @@ class State(StrEnum):
     SILENT = "silent"
     FAILING = "failing"
     CLOSED = "closed"
+    STRANGE = "strange"
     LEAVING = "leaving"
 
 
@@ -90,6 +92,9 @@ class Health:
 
     def key_refused(self) -> None:
         self.state = State.CLOSED
+
+    def serves_others(self) -> None:
+        self.state = State.STRANGE
 
     def recovered(self) -> None:
         """The engine has answered the question that its state asked for."""

@@ -40,7 +40,10 @@ class Timeouts:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One engine. api_key is sent upstream and shown nowhere. weight: as the file states its share of requests."""
+    """One engine. api_key is sent upstream and shown nowhere. weight: as the file states its share of requests.
+
+    models: those of its pool, as the file states them.
+    """
 
     name: str
     url: str
@@ -51,6 +54,7 @@ class Target:
     timeouts: Timeouts
     api_key: str | None = field(default=None, repr=False)
     weight: float = 1.0
+    models: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -170,7 +170,7 @@ class EngineWatch:
         await self._learn_version()
         asked_at = self._now()
         await self._read_load()
-        if self.health.state in (State.REFUSING, State.LEAVING) and self.known.start_told_at < asked_at:
+        if self.health.state in (State.REFUSING, State.LEAVING, State.STRANGE) and self.known.start_told_at < asked_at:
             # It may be another process, and does not say.
             self._forget_proof()
         await self._try_proof()
@@ -211,7 +211,16 @@ class EngineWatch:
             self._complain(f"GET /v1/models: status {answer.status}, no list of models")
             return False
         self.known.cards, self.known.cards_at = cards, self._now()
+        if self._serves_others(cards):
+            wanted, listed = ", ".join(self.target.models), ", ".join(str(card["id"]) for card in cards)
+            self._complain(f"it serves none of its pool's models ({wanted}); it has {listed}")
+            self._move(self.health.serves_others)
+            return False
         return True
+
+    def _serves_others(self, cards: Sequence[Mapping[str, Any]]) -> bool:
+        """Whether it is another's engine: it would answer 404 to every caller, who is told that the model exists."""
+        return bool(cards and self.target.models) and not any(card["id"] in self.target.models for card in cards)
 
     async def _learn_version(self) -> None:
         body = await self._said_at("/version")

@@ -13,6 +13,7 @@ from gateway.observe.exposition import Count, Distribution, Family, Scraped, pag
 
 COMMON = ("service_class", "length_class", "pool")
 _WAIT_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 3, 5, 10, 20, 30, 60, 120, 300)
+_REQUEST_S = (*_WAIT_S, 600, 1800, 3600)  # nothing limits how long an answer may be
 _ENGINE_TTFT_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 120)  # fewer: by engine there are the most series
 _GAP_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _TOKENIZE_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5)
@@ -88,7 +89,7 @@ class Families:
             _ENGINE_TTFT_S,
         )
         self.request_s = self._histogram(
-            "gateway_request_seconds", "Completed requests: from arrival to the last byte.", COMMON, _WAIT_S
+            "gateway_request_seconds", "Completed requests: from arrival to the last byte.", COMMON, _REQUEST_S
         )
         self.gap = self._histogram(
             "gateway_stream_gap_seconds", "Gaps between network chunks of a stream.", COMMON, _GAP_S

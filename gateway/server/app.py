@@ -234,7 +234,7 @@ class Gateway:
 
 
 async def serve(configured: Configured, read: Read) -> int:
-    """Serve until SIGTERM or SIGINT; return the exit status: 0 clean, 1 where requests were cut or a port is taken.
+    """Serve until SIGTERM or SIGINT; return the exit status: 0 clean, 1 requests were cut, 2 a port is taken.
 
     read: reads the configuration anew, at SIGHUP and when a file changes. Raises PoolTokenizerUnusable.
     """
@@ -262,9 +262,9 @@ async def serve(configured: Configured, read: Read) -> int:
             try:
                 gateway = await stack.enter_async_context(Gateway(configured, keyring, read))
             except CannotListen as error:
-                fix = f"Change {error.setting}, or end what has it"
-                log.error("cannot_start", setting=error.setting, problem=error.problem, fix=fix)  # noqa: TRY400 - the system's own words say it
-                return 1
+                fix, file = f"Change {error.setting}, or end what has it", str(configured.path)
+                log.error("cannot_start", file=file, setting=error.setting, problem=error.problem, fix=fix)  # noqa: TRY400 - the system's own words say it
+                return 2
             except CannotTrace as error:
                 log.error("cannot_start", problem=str(error), fix="Correct the OTEL_* environment variables")  # noqa: TRY400 - the library's own words say it
                 return 1

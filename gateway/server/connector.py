@@ -108,7 +108,7 @@ class Attempt:
     reused: the connection had carried a request before.
     """
 
-    __slots__ = ("_connection", "_transport", "handler", "reused")
+    __slots__ = ("_connection", "_taken_at", "_transport", "handler", "reused")
 
     def __init__(self, connection: Connection) -> None:
         handler = connection.protocol
@@ -116,6 +116,7 @@ class Attempt:
         assert handler.transport is not None, "it was connected an instant ago"
         self._connection: Connection | None = connection
         self._transport = handler.transport
+        self._taken_at = asyncio.get_running_loop().time()
         self.handler = handler
         self.reused = handler.requests > 0
 
@@ -130,6 +131,11 @@ class Attempt:
                 break
         payload.on_eof(self._has_ended)
         return message, payload
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since the connection was taken for this request."""
+        return asyncio.get_running_loop().time() - self._taken_at
 
     @property
     def heard_nothing(self) -> bool:

@@ -316,7 +316,7 @@ class Handlers:
                     refusal,
                     dialect=visit.dialect,
                     request_id=visit.request_id,
-                    mid_event=client.tap.mid_event,
+                    tap=client.tap,
                     service_class=service_class,
                     length_class=length_class,
                 )

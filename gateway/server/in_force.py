@@ -142,9 +142,8 @@ class InForce:
         watch = watches.get(target.name)
         if watch is not None:
             was = watch.target
-            same = replace(
-                was, limits=target.limits, timeouts=target.timeouts, carrier=target.carrier, weight=target.weight
-            )
+            free = {name: getattr(target, name) for name in ("limits", "timeouts", "carrier", "weight", "models")}
+            same = replace(was, **free)
             if same == target:
                 watch.target = target
                 return

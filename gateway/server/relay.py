@@ -183,6 +183,7 @@ async def _relay_whole(reply: Reply, client: Downstream, passage: Passage) -> Ou
         if not begun and chunk and not tap.error_suspected:
             begun = True
             passage.begun(reply)
+    reply.require_body(bytes(held))
     is_whole = reply.at_end
     if is_whole:
         tap.finish()

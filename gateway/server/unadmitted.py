@@ -82,6 +82,7 @@ class Unadmitted:
                 if is_leaving(reply.status, chunk):
                     watch.leaving()
                     return False
+                reply.require_body(chunk)
                 await _relay(reply, visit, chunk)
                 return True
         except EngineFailure as failure:

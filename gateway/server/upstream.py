@@ -3,7 +3,7 @@
 Owns the connection from dispatch until the whole answer has come or it is aborted; leaving `open` before that closes
 the engine's connection at once, which is how vLLM learns that its client is gone. Once the whole answer has come, read
 or not, the connection may carry another request and is left alone. Sends again, on a new connection, only where a kept
-one turned out closed before a byte came back. Knows no queue and no client.
+one turned out closed at once and before a byte came back. Knows no queue and no client.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 KEY_REFUSED = frozenset({401, 403, 407})
 END_S_MAX = 1.0
 LEFTOVER_BYTES_MAX = 1 << 16
+STALE_S_MAX = 1.0  # a connection that was closed says so within a round trip; one that breaks later had the request
 
 Headers = Sequence[tuple[str, str]]
 Take = Callable[[bytes], bool]
@@ -91,10 +92,19 @@ class Reply:
         if not (200 <= self.status < 300 or 400 <= self.status < 600):
             raise engine_failure.broken(f"answered with status {self.status}")
 
+    def require_body(self, body: bytes) -> None:
+        """Raise EngineFailure where the whole answer, said to be JSON, is empty: so ends one that broke off unseen."""
+        if self._content_type == "application/json" and not body and self.at_end and self.status < 300:
+            raise engine_failure.broken("answered with nothing")
+
     @property
     def is_event_stream(self) -> bool:
-        content_type = self._message.headers.get("Content-Type", "")
-        return content_type.partition(";")[0].strip().lower() == "text/event-stream"
+        return self._content_type == "text/event-stream"
+
+    @property
+    def _content_type(self) -> str:
+        stated: str = self._message.headers.get("Content-Type", "")
+        return stated.partition(";")[0].strip().lower()
 
     @property
     def content_length(self) -> int | None:
@@ -233,9 +243,9 @@ class Upstream:
                 attempt.abort()
                 raise engine_failure.timed_out("first_byte_s", target.timeouts.first_byte_s) from None
             except (aiohttp.ClientError, HttpProcessingError, OSError) as error:
-                stale = attempt.reused and attempt.heard_nothing and engine_failure.is_no_answer(error)
                 attempt.abort()
-                if may_resend and stale:
+                is_stale = attempt.reused and attempt.heard_nothing and attempt.age_s < STALE_S_MAX
+                if may_resend and is_stale and engine_failure.is_no_answer(error):
                     self._resent(target.name)
                     continue
                 raise engine_failure.of(error) from error

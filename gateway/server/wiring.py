@@ -43,7 +43,7 @@ def pools(settings: Settings) -> Pools:
         Pool(
             name,
             pool.models,
-            tuple(_target(engine) for engine in settings.engines_of(name)),
+            tuple(_target(engine, pool.models) for engine in settings.engines_of(name)),
             context_tokens_stated=pool.max_model_len,
             length_class=pool.length_class,
         )
@@ -51,7 +51,7 @@ def pools(settings: Settings) -> Pools:
     )
 
 
-def _target(engine: Engine) -> Target:
+def _target(engine: Engine, models: tuple[str, ...]) -> Target:
     timeouts = engine.timeouts
     return Target(
         name=engine.name,
@@ -63,6 +63,7 @@ def _target(engine: Engine) -> Target:
         timeouts=Timeouts(timeouts.connect_s, timeouts.first_byte_s, timeouts.idle_s),
         api_key=engine.api_key(),
         weight=engine.weight,
+        models=models,
     )
 
 

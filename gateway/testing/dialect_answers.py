@@ -69,7 +69,8 @@ def a_response(
 
 def response_events(*texts: str, response_id: str = "resp_1", end: str = "completed") -> list[bytes]:
     """Return the events of a streamed response, to its own end; the first two come before it is scheduled."""
-    begun = {"id": response_id, "object": "response", "status": "in_progress", "error": None, "usage": None}
+    begun = {"id": response_id, "object": "response", "created_at": 1767225600, "model": "tiny", "output": []}
+    begun |= {"status": "in_progress", "error": None, "usage": None}
     ended = {**a_response("".join(texts), response_id=response_id, output_tokens=len(texts)), "status": end}
     pieces: list[dict[str, Any]] = [
         {"type": "response.created", "response": begun},
@@ -77,7 +78,7 @@ def response_events(*texts: str, response_id: str = "resp_1", end: str = "comple
         *({"type": "response.output_text.delta", "delta": text} for text in texts),
         {"type": f"response.{end}", "response": ended},
     ]
-    return [named_event(piece) for piece in pieces]
+    return [named_event({**piece, "sequence_number": number}) for number, piece in enumerate(pieces)]
 
 
 def embeddings(count: int = 1, *, prompt_tokens: int = 5) -> dict[str, Any]:

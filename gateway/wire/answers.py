@@ -108,11 +108,20 @@ def read_error(value: Any, body: bytes) -> InBandError | None:
     return InBandError(_status(error) if isinstance(error, dict) else STATUS_UNKNOWN, body)
 
 
-def read_response_id(value: Any) -> str | None:
-    """The id of the response that an event of a Responses stream holds."""
+def read_response_head(value: Any) -> Mapping[str, Any]:
+    """What an event of a Responses stream says of its response: id, created_at, model; nothing where there is no id."""
     response = value.get("response") if isinstance(value, dict) else None
-    stated = response.get("id") if isinstance(response, dict) else None
-    return stated if isinstance(stated, str) and _RESPONSE_ID.fullmatch(stated) else None
+    if not isinstance(response, dict):
+        return {}
+    stated = response.get("id")
+    if not isinstance(stated, str) or not _RESPONSE_ID.fullmatch(stated):
+        return {}
+    head: dict[str, Any] = {"id": stated}
+    if _is_count(response.get("created_at")):
+        head["created_at"] = response["created_at"]
+    if isinstance(response.get("model"), str):
+        head["model"] = response["model"]
+    return head
 
 
 class BodyTap:

@@ -16,17 +16,20 @@ PART_HEAD_BYTES_MAX = 4096
 FIELD_BYTES_MAX = 65536
 
 _CONTENT_TYPE = re.compile(
-    r"multipart/form-data\s*;\s*boundary="
+    r'multipart/form-data(?:\s*;\s*charset="?utf-8"?)?\s*;\s*boundary='
     r'(?:"([A-Za-z0-9()+_,./:=? -]{0,69}[A-Za-z0-9()+_,./:=?-])"|([A-Za-z0-9+_.-]{1,70}))'
     r'(?:\s*;\s*charset="?utf-8"?)?',
     re.IGNORECASE,
 )
 _DISPOSITION = re.compile(
-    rb"""form-data; ?name="([^"\\\r\n]{1,256})"(; ?filename="[^"\\\r\n]*")?"""
+    rb"""form-data; ?name=(?:"([^"\\\r\n]{1,256})"|([\w.\[\]-]{1,256}))"""
+    rb"""(; ?filename=(?:"[^"\\\r\n]*"|[\w.-]+))?"""
     rb"""(?:; ?filename\*=[A-Za-z0-9!#$&+.^_`|~%'-]*)?""",
     re.IGNORECASE,
 )
-_PART_HEADERS = frozenset({b"content-disposition", b"content-type", b"content-length"})
+_TRANSFER = b"content-transfer-encoding"
+_PART_HEADERS = frozenset({b"content-disposition", b"content-type", b"content-length", _TRANSFER})
+_AS_IT_IS = frozenset({b"7bit", b"8bit", b"binary"})  # engines decode none of the others
 
 
 def read_form(body: bytes, content_type: str, *, file: str) -> Mapping[str, str]:
@@ -102,11 +105,13 @@ def _head(head: bytes) -> tuple[str, bool]:
             raise _malformed("has a part with an unknown header")
         if name.lower() == b"content-disposition":
             dispositions.append(value.strip(b" "))
+        elif name.lower() == _TRANSFER and value.strip(b" ").lower() not in _AS_IT_IS:
+            raise _malformed("has a part in an encoding of its own")
     found = _DISPOSITION.fullmatch(dispositions[0]) if len(dispositions) == 1 else None
     if found is None:
         raise _malformed("has a part without one plain name")
     try:
-        return found[1].decode(), found[2] is not None
+        return (found[1] or found[2]).decode(), found[3] is not None
     except UnicodeDecodeError:
         raise _malformed("has a name that is not UTF-8") from None
 

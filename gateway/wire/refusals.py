@@ -14,6 +14,7 @@ from typing import Any
 
 from gateway.core.types import LengthClass, Reason, Refusal
 from gateway.wire.dialects import Dialect, request_id_headers
+from gateway.wire.sse import StreamTap
 
 RETRY_AFTER_S_MIN = 1
 RETRY_AFTER_S_MAX = 60
@@ -130,19 +131,19 @@ def stream_error(
     *,
     dialect: Dialect,
     request_id: str,
-    mid_event: bool,
+    tap: StreamTap,
     service_class: str | None = None,
     length_class: LengthClass | None = None,
 ) -> bytes:
-    """The one event that ends a broken stream. mid_event: the bytes sent so far stop inside an event."""
+    """The one event that ends a broken stream, which goes on from what `tap` has seen of it."""
     envelope = _envelope(
         refusal, dialect=dialect, request_id=request_id, service_class=service_class, length_class=length_class
     )
     # A client reads up to a blank line: without one the error would be taken for the end of the broken event.
-    return (b"\n\n" if mid_event else b"") + _event(envelope, dialect, request_id)
+    return (b"\n\n" if tap.mid_event else b"") + _event(envelope, dialect, request_id, tap)
 
 
-def _event(envelope: Mapping[str, Any], dialect: Dialect, request_id: str) -> bytes:
+def _event(envelope: Mapping[str, Any], dialect: Dialect, request_id: str, tap: StreamTap) -> bytes:
     match dialect:
         case Dialect.OPENAI:
             return b"data: %s\n\n" % _dumps(envelope)
@@ -150,8 +151,14 @@ def _event(envelope: Mapping[str, Any], dialect: Dialect, request_id: str) -> by
             return b"event: error\ndata: %s\n\n" % _dumps(envelope)
         case Dialect.RESPONSES:
             error = {name: envelope["error"][name] for name in ("code", "message")}
-            response = {"id": request_id, "object": "response", "status": "failed", "error": error}
-            return b"event: response.failed\ndata: %s\n\n" % _dumps({"type": "response.failed", "response": response})
+            failed = {"id": request_id, "object": "response", **tap.response, "status": "failed", "error": error}
+            # Clients that read by a schema want the number, in order, and the output, though what came of it is theirs.
+            event = {
+                "type": "response.failed",
+                "sequence_number": tap.next_number,
+                "response": {**failed, "output": []},
+            }
+            return b"event: response.failed\ndata: %s\n\n" % _dumps(event)
 
 
 def _status(refusal: Refusal, row: Row) -> int:

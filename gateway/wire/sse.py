@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.wire.answers import STATUS_UNKNOWN, InBandError, Usage, read_error, read_response_id, read_usage
+from gateway.wire.answers import STATUS_UNKNOWN, InBandError, Usage, read_error, read_response_head, read_usage
 from gateway.wire.dialects import Dialect
 
 EVENT_BYTES_MAX = 1 << 20
@@ -26,6 +27,9 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _USAGE = re.compile(rb'"usage"\s*:\s*\{')
 _TYPE = re.compile(rb'"type"\s*:\s*"([a-z_.]+)"')
 _TYPE_WITHIN_BYTES = 256
+_NUMBER_NAME = b'"sequence_number"'
+_NUMBER = re.compile(rb'"sequence_number"\s*:\s*(\d{1,15})\b')
+_NUMBER_WITHIN_BYTES = 48
 
 # Events that come before the engine has scheduled the request, or that say nothing of it.
 _BEFORE_FIRST = frozenset({b"response.created", b"response.in_progress", b"response.queued", b"ping"})
@@ -51,13 +55,15 @@ class StreamTap:
     first_event: an event has come that is neither a comment nor one sent before scheduling.
     error: the first error inside the stream; opens_with_error: that error was the first event.
     usage: what the engine said of tokens, the last number said wins. ended: the dialect's own end has come.
-    overflowed: events longer than the bound, which were not read. response_id: as a Responses stream first says it.
+    overflowed: events longer than the bound, which were not read. response: what a Responses stream first says of it,
+    for whoever has to end it: id, created_at and model, as far as they are there.
     """
 
     __slots__ = (
         "_buffer",
         "_dialect",
         "_has_returns",
+        "_last_number",
         "_marks",
         "_skipping",
         "ended",
@@ -66,7 +72,7 @@ class StreamTap:
         "first_event",
         "opens_with_error",
         "overflowed",
-        "response_id",
+        "response",
         "usage",
     )
 
@@ -81,7 +87,8 @@ class StreamTap:
         self.error: InBandError | None = None
         self.opens_with_error = False
         self.usage: Usage | None = None
-        self.response_id: str | None = None
+        self.response: Mapping[str, Any] = {}
+        self._last_number = b""
         self.ended = False
         self.overflowed = 0
 
@@ -90,10 +97,21 @@ class StreamTap:
         """Whether the bytes so far stop inside an event or a comment."""
         return self._skipping or bool(self._buffer.strip(_LINE_ENDS))
 
+    @property
+    def response_id(self) -> str | None:
+        return self.response.get("id")
+
+    @property
+    def next_number(self) -> int:
+        """The sequence number behind the last that a whole event of a Responses stream bore."""
+        stated = _NUMBER.match(self._last_number)
+        return 0 if stated is None else int(stated[1]) + 1
+
     def feed(self, chunk: bytes) -> None:
         """Take the next bytes of the stream, of any length."""
         if self.first_event and not self._buffer and not self._skipping and chunk.endswith(b"\n\n"):
             # The hot path: whole events in one chunk. Searching them is far cheaper than reading them.
+            self._note_number(chunk)
             for mark in self._marks:
                 if mark in chunk:
                     self._read(chunk)
@@ -116,6 +134,11 @@ class StreamTap:
         if rest and not self._skipping:
             self._judge(_event(rest))
 
+    def _note_number(self, events: bytes) -> None:
+        """Keep where the last number stands: it is read only where the gateway has to end the stream."""
+        if self._dialect is Dialect.RESPONSES and (at := events.rfind(_NUMBER_NAME)) >= 0:
+            self._last_number = events[at : at + _NUMBER_WITHIN_BYTES]
+
     def _is_marked(self, block: bytes) -> bool:
         return any(mark in block for mark in self._marks)
 
@@ -125,6 +148,7 @@ class StreamTap:
         if end:
             block = bytes(self._buffer[:end])
             del self._buffer[:end]
+            self._note_number(block)
             if not self.first_event or self._is_marked(block) or len(block) > self.event_bytes_max:
                 self._read(block)
         if len(self._buffer) > self.event_bytes_max:
@@ -173,7 +197,7 @@ class StreamTap:
         kind = self._kind(event)
         if kind in _BEFORE_FIRST:
             if self._dialect is Dialect.RESPONSES:
-                self.response_id = self.response_id or read_response_id(_decoded(event.data))
+                self.response = self.response or read_response_head(_decoded(event.data))
             return
         is_first, self.first_event = not self.first_event, True
         if (event.data.strip() if self._dialect is Dialect.OPENAI else kind) in _END[self._dialect]:

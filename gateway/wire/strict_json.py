@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 from gateway.wire.json_flaws import INT64_MAX, INT64_MIN, NESTING_MAX, Flaw, Malformed, diagnose
 
 VALUES_MAX = 2**21
+MEMBERS_MAX = 2**17  # an object is made in one go, in which no other thread has a turn: not the loop's either
 _VALUES_COUNTED_FROM_BYTES = 2**20  # a smaller body cannot hold enough values to matter
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 _SPACE = re.compile(r"[ \t\n\r]*")
@@ -116,12 +117,14 @@ def _dumps(value: Any) -> str:
 
 def _refuse_too_many_values(body: bytes) -> None:
     """Memory and loop time of a parse follow the number of values, not of bytes: bound it before parsing."""
-    if _values_upper_bound(body) <= VALUES_MAX:
+    if _values_upper_bound(body) <= VALUES_MAX and body.count(b":") <= MEMBERS_MAX:
         return
-    # Most brackets and commas of ordinary text are inside strings: count again without them.
-    bare = body.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')[::2]
-    if sum(map(_values_upper_bound, bare)) > VALUES_MAX:
+    # Most brackets, commas and colons of ordinary text are inside strings: count again without them.
+    bare = b"".join(body.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')[::2])
+    if _values_upper_bound(bare) > VALUES_MAX:
         raise Malformed("body_too_complex", f"The body holds more than {VALUES_MAX} JSON values.", "body")
+    if bare.count(b":") > MEMBERS_MAX:
+        raise Malformed("body_too_complex", f"The body's objects hold more than {MEMBERS_MAX} members.", "body")
 
 
 def _values_upper_bound(piece: bytes) -> int:

@@ -280,6 +280,8 @@ async def test_a_response_that_broke_is_told_as_failed_and_then_raises(tmp_path,
         events, error = await tokens_of(stream)
     assert [event.type for event in events][-2:] == ["response.output_text.delta", "response.failed"]
     assert (events[-1].response.status, events[-1].response.error.code) == ("failed", "engine_broken")
+    assert [event.sequence_number for event in events] == [0, 1, 2, 3]
+    assert events[-1].response.id == events[0].response.id
     assert isinstance(error, openai.APIConnectionError)
 
 

@@ -88,6 +88,19 @@ async def test_an_answer_that_is_none_is_502_and_its_words_do_not_pass(tmp_path)
         )
 
 
+async def test_json_that_is_empty_is_no_answer(tmp_path):
+    async with ScriptedEngine() as engine, running(tmp_path, engine) as gateway:
+        for framing in (b"content-length: 0\r\n\r\n", CHUNKED + b"\r\n" + CHUNKS_END, b"\r\n"):
+            engine.script = answers.raw(OK + JSON + framing, then=Wire.close)
+            for answer in (
+                await gateway.chat(),
+                await gateway.chat(stream=True),
+                await gateway.ask("/tokenize", {"model": MODEL, "prompt": "hi"}),
+            ):
+                assert (answer.status, answer.header("x-gateway-reason")) == (502, "engine_broken"), framing
+        assert await gateway.metric("gateway_requests_total", outcome="engine_error") == 6
+
+
 async def test_what_comes_before_and_behind_an_answer_is_nobody_elses(tmp_path):
     async with ScriptedEngine() as engine, running(tmp_path, engine) as gateway:
         for said in (

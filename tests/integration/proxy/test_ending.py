@@ -216,14 +216,15 @@ async def test_a_waiting_request_keeps_its_place_only_while_its_deadline_lies_in
 
 
 @pytest.mark.parametrize("section", ["listen", "ops"])
-async def test_a_taken_port_is_said_with_its_setting_and_the_exit_status_is_1(tmp_path, section):
+async def test_a_taken_port_is_said_with_its_file_and_setting_and_the_exit_status_is_2(tmp_path, section):
     async with ScriptedEngine() as engine:
         taken = {section: {"host": "127.0.0.1", "port": engine.port}}
         async with serving(tmp_path, engine, **taken) as process:
             line = await process.line("cannot_start")
             assert "in use" in line["problem"]
             assert line["setting"] == f"{section}.port"
-            assert await process.exit_status() == 1
+            assert line["file"].endswith(".yaml")
+            assert await process.exit_status() == 2
 
 
 async def test_without_the_compiled_parser_it_does_not_start(tmp_path, monkeypatch):

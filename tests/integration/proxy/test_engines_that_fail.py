@@ -8,6 +8,7 @@ import pytest
 
 from gateway.core.plan import AdmissionKind, OrderKind, SlotBudget
 from gateway.engines.health import FAILED_MAX, SILENT_MAX
+from gateway.server import upstream
 from gateway.testing import answers
 from gateway.testing.builders import a_class, a_plan, an_admission
 from gateway.testing.harness import a_chat, running
@@ -237,6 +238,17 @@ async def test_a_kept_connection_that_the_engine_closed_costs_one_resend_and_no_
         assert (await gateway.chat()).status == 502
 
 
+async def test_what_breaks_late_on_a_kept_connection_may_have_begun_and_is_not_sent_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(upstream, "STALE_S_MAX", 0.0)
+    async with ScriptedEngine(answers.completion()) as engine, running(tmp_path, engine) as gateway:
+        for then in (Wire.close, Wire.reset):
+            assert (await gateway.chat()).status == 200
+            engine.scripts.append(answers.raw(then=then))
+            check(await gateway.chat(), 502, "engine_broken")
+        assert len(engine.posts) == 4
+        assert await gateway.metric("gateway_engine_resends_total") == 0
+
+
 async def test_a_kept_connection_that_breaks_inside_the_answers_head_is_not_sent_again(tmp_path):
     async with ScriptedEngine(answers.completion()) as engine, running(tmp_path, engine) as gateway:
         assert (await gateway.chat()).status == 200
@@ -299,3 +311,13 @@ async def test_an_engine_that_answers_everything_with_500_is_out_of_service_unti
         engine.script = answers.completion()
         await gateway.until(lambda: gateway.gateway.rooms.watches["a"].health.is_up)
         assert (await gateway.chat()).status == 200
+
+
+async def test_requests_that_an_engine_refuses_for_what_they_are_take_it_from_nobody(tmp_path):
+    async with ScriptedEngine(answers.error(400)) as engine, running(tmp_path, engine) as gateway:
+        for _ in range(2 * FAILED_MAX):
+            assert (await gateway.chat()).status == 400
+        await gateway.gateway.rooms.watches["a"].look()
+        engine.script = answers.completion()
+        assert (await gateway.chat()).status == 200
+        assert len(engine.posts) == 2 * FAILED_MAX + 1

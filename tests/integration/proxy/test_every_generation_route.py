@@ -148,7 +148,10 @@ async def test_a_stream_that_breaks_ends_with_one_error_event_of_its_dialect(tmp
     name, _, data = said.partition(b"\n")
     assert name in (b"event: error", b"event: response.failed")
     assert said.endswith(b"\n\n")
-    assert json.loads(data.removeprefix(b"data: "))["type"] in ("error", "response.failed")
+    value = json.loads(data.removeprefix(b"data: "))
+    assert value["type"] in ("error", "response.failed")
+    if spoken is RESPONSES:
+        assert (value["sequence_number"], value["response"]["id"]) == (len(begun), "resp_1")
 
 
 @each(SPOKEN)

@@ -164,7 +164,7 @@ async def test_a_pool_that_is_taken_away_serves_who_waits_in_it_and_then_is_gone
 
     async with (
         ScriptedEngine(held) as old,
-        ScriptedEngine(answers.completion()) as new,
+        ScriptedEngine(answers.completion(), model="other") as new,
         running(tmp_path, old, plan=one_at_a_time()) as gateway,
     ):
         async with asyncio.TaskGroup() as group:

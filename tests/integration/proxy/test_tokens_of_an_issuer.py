@@ -258,7 +258,9 @@ async def test_a_gateway_that_started_before_its_issuer_lets_tokens_in_once_it_a
         ScriptedEngine(answers.completion()) as engine,
         running(tmp_path, engine, auth=auth(jwks_url=address.url)) as gateway,
     ):
-        await gateway.until_metric("gateway_signing_key_fetches_total", 1, result="unreachable")
+        async with asyncio.timeout(WAIT_S_MAX):
+            while not await gateway.metric("gateway_signing_key_fetches_total", result="unreachable"):  # noqa: ASYNC110 - seen from outside
+                await asyncio.sleep(0.005)
         async with address.serving(address.port):
             await until_let_in(gateway, fresh())
 

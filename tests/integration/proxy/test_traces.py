@@ -1,15 +1,11 @@
-"""Traces: one span for each request, one for each phase, the caller's context, and a collector that may be dead."""
+"""Traces: one span for each request, one for each phase, and the caller's context."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-import os
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 
 import pytest
-from aiohttp import web
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -330,100 +326,3 @@ async def test_a_histograms_bucket_names_the_trace_that_fell_into_it(tmp_path):
         ("gateway_queue_wait_seconds", TRACE_ID, 1),
         ("gateway_time_to_first_token_seconds", TRACE_ID, 1),
     }
-
-
-# ── to a collector ──
-
-
-class Collector:
-    """Takes OTLP over HTTP; spans and their resource's attributes as they came."""
-
-    def __init__(self):
-        self.spans = []
-        self.resources = []
-        self.status = 200
-
-    async def handle(self, request):
-        assert (request.method, request.path) == ("POST", "/v1/traces")
-        batch = ExportTraceServiceRequest.FromString(await request.read())
-        if self.status == 200:
-            for each in batch.resource_spans:
-                self.resources.append({pair.key: pair.value.string_value for pair in each.resource.attributes})
-                self.spans += [span for scope in each.scope_spans for span in scope.spans]
-        return web.Response(status=self.status)
-
-
-@pytest.fixture
-def exporting(monkeypatch):
-    """Set what the environment says of the export: to a port, however long a busy machine takes over it."""
-    for name in [name for name in os.environ if name.startswith("OTEL_")]:
-        monkeypatch.delenv(name)
-
-    def to(port, **variables):
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{port}")
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "30")
-        for name, value in variables.items():
-            monkeypatch.setenv(name, value)
-
-    return to
-
-
-@asynccontextmanager
-async def a_collector():
-    collector = Collector()
-    runner = web.ServerRunner(web.Server(collector.handle))
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    try:
-        yield collector, site.port
-    finally:
-        await runner.cleanup()
-
-
-async def test_a_collector_gets_what_was_sampled_by_the_time_the_gateway_has_ended(tmp_path, exporting, logged):
-    async with a_collector() as (collector, port), ScriptedEngine(STREAM_WITH_USAGE) as engine:
-        exporting(port, OTEL_RESOURCE_ATTRIBUTES="deployment.environment=test")
-        async with running(tmp_path, engine, tracing=True) as gateway:
-            assert (await gateway.chat(stream=True, headers=SAMPLED)).status == 200
-            assert (await gateway.chat(stream=True, headers=UNSAMPLED)).status == 200
-            await gateway.until(lambda: not gateway.exchanges)
-            families = gateway.gateway.rooms.observer.families
-    assert sorted(span.name for span in collector.spans) == [
-        *(f"POST {CHAT}", "chat tiny", "gateway.first_token", "gateway.receive", "gateway.relay"),
-    ]
-    assert {span.trace_id.hex() for span in collector.spans} == {TRACE_ID}
-    (resource,) = collector.resources
-    assert (resource["service.name"], resource["deployment.environment"]) == ("vllm-admission-gateway", "test")
-    assert families.trace_spans.at("exported").value == 5
-    lines = [json.loads(line) for line in logged().splitlines()]
-    assert TRACE_ID in {line.get("trace_id") for line in lines if line["event"] == "request"}
-    assert not [line for line in lines if line["event"] in {"traces_not_exported", "traces_not_flushed"}]
-
-
-async def test_a_collector_that_takes_nothing_hurts_no_request_and_is_told_of_once(tmp_path, exporting, logged):
-    async with a_collector() as (collector, port), ScriptedEngine(STREAM_WITH_USAGE) as engine:
-        collector.status = 400
-        exporting(port, OTEL_BSP_SCHEDULE_DELAY="1")
-        async with running(tmp_path, engine, tracing=True) as gateway:
-            failed = gateway.gateway.rooms.observer.families.trace_spans.at("failed")
-            for _ in range(3):
-                before = failed.value
-                assert (await gateway.chat(stream=True)).status == 200
-                await gateway.until(lambda before=before: failed.value > before)
-            collector.status = 200
-            assert (await gateway.chat(stream=True)).status == 200
-            await gateway.until(lambda: bool(collector.spans))
-    events = [json.loads(line)["event"] for line in logged().splitlines()]
-    assert [event for event in events if event != "request"].count("traces_not_exported") == 1
-    assert events.count("traces_exported_again") == 1
-    assert "library" not in events
-
-
-async def test_a_gateway_whose_collector_is_not_there_serves_and_ends(tmp_path, exporting, logged):
-    async with a_collector() as (_, port):
-        pass
-    exporting(port, OTEL_EXPORTER_OTLP_TIMEOUT="0.5")
-    async with ScriptedEngine(STREAM_WITH_USAGE) as engine, running(tmp_path, engine, tracing=True) as gateway:
-        assert (await gateway.chat(stream=True)).status == 200
-    assert logged().count("traces_not_exported") == 1

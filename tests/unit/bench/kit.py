@@ -18,7 +18,7 @@ from typing import Any
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from bench.analysis.limits import parse_limits
-from bench.analysis.measurements import put_together
+from bench.analysis.measurements import Measurements, put_together
 from bench.analysis.validity import judge
 from bench.corpus.words import WORDS
 from bench.load.bodies import PreparedRequest
@@ -84,18 +84,28 @@ def a_record(**changes: Any) -> RequestRecord:
     return RequestRecord(**(values | changes))
 
 
+def ended(outcome: Outcome, **changes: Any) -> RequestRecord:
+    """A request that ended without a token."""
+    unanswered = {
+        "status": 429,
+        "first_token_ms": None,
+        "last_token_ms": None,
+        "chunk_gaps_ms": (),
+        "longest_stall_ms": None,
+    }
+    return a_record(outcome=outcome, **(unanswered | changes))
+
+
+def measured_of(records: list[RequestRecord], **changes: Any) -> Measurements:
+    usual = {"window_s": 10.0, "limits": {}, "loop_lags_s": [0.001], "loop_period_s": 0.01, "lag_tolerance_ms": 50.0}
+    return put_together(records, **(usual | changes))
+
+
 def a_stored_run(
     folder: Path, cell_id: str, records: list[RequestRecord], *, window_s: float = 10.0, goodput: tuple[str, ...] = ()
 ) -> Path:
     """A whole run on disk, as `run_cell` leaves one; returns its folder."""
-    measured = put_together(
-        records,
-        window_s=window_s,
-        limits=parse_limits(goodput, "goodput"),
-        loop_lags_s=[0.001],
-        loop_period_s=0.01,
-        lag_tolerance_ms=50,
-    )
+    measured = measured_of(records, window_s=window_s, limits=parse_limits(goodput, "goodput"))
     kept = RunFolder(folder, f"{len(list(folder.glob('run-*'))):03}".join(("run-", "")))
     run = {
         "run_id": kept.path.name,

@@ -5,20 +5,17 @@ from itertools import pairwise
 
 import bench_kit
 import pytest
-from bench_kit import a_record
+from bench_kit import a_record, ended, measured_of
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.analysis.capacity import estimate
 from bench.analysis.classes import measure
-from bench.analysis.comparison import ArmRun, Load, compare
 from bench.analysis.limits import Limit, is_good, parse_limits
-from bench.analysis.measurements import put_together, throughput
+from bench.analysis.measurements import throughput
 from bench.analysis.quantiles import interval_ranks, quantile, values_needed
-from bench.analysis.validity import judge
 from bench.errors import UsageError
 from bench.records.request import Outcome, Phase
-from bench.records.vllm_flat import flat
 
 
 @pytest.mark.parametrize(("q", "needed"), [(0.5, 6), (0.95, 72), (0.99, 368)])
@@ -69,17 +66,6 @@ def test_a_record_says_how_many_values_an_interval_would_take() -> None:
 
 
 LIMITS = parse_limits(["short:ttft:500", "short:e2el:5000", "long:ttft:20000"], "--goodput")
-
-
-def ended(outcome: Outcome, **changes):
-    unanswered = {
-        "status": 429,
-        "first_token_ms": None,
-        "last_token_ms": None,
-        "chunk_gaps_ms": (),
-        "longest_stall_ms": None,
-    }
-    return a_record(outcome=outcome, **(unanswered | changes))
 
 
 def test_offered_is_the_sum_of_all_outcomes() -> None:
@@ -151,22 +137,6 @@ def test_a_limit_that_is_none_is_refused(words: list[str]) -> None:
         parse_limits(words, "--goodput")
 
 
-def measured_of(records, **changes):
-    return put_together(
-        records,
-        **(
-            {
-                "window_s": 10.0,
-                "limits": {},
-                "loop_lags_s": [0.001],
-                "loop_period_s": 0.01,
-                "lag_tolerance_ms": 50.0,
-            }
-            | changes
-        ),
-    )
-
-
 def test_requests_of_the_warm_up_are_in_no_measure_of_the_window() -> None:
     measured = measured_of([a_record(phase=Phase.WARMUP, first_token_ms=9000.0), a_record()])
     assert measured.classes["all"].offered == 1
@@ -182,124 +152,21 @@ def test_throughput_is_over_first_dispatch_to_last_end() -> None:
     assert (flow.completed_per_s, flow.output_tokens_per_s, flow.total_tokens_per_s) == (0.5, 2.0, 258.0)
 
 
+def test_what_was_asked_for_is_no_count_of_the_tokens_that_came() -> None:
+    flow = throughput([a_record(), a_record(prompt_tokens=None)])
+    assert (flow.completed_per_s, flow.output_tokens_per_s, flow.total_tokens_per_s) == (2.0, 8.0, None)
+    said = measured_of([a_record(), a_record(output_tokens=None)]).to_json()["throughput"]
+    assert set(said) == {"seconds", "completed_per_s"}
+
+
+def test_the_time_of_a_token_is_of_the_tokens_and_not_of_the_chunks_they_came_in() -> None:
+    drafted = a_record(output_tokens=7, chunk_gaps_ms=(150.0, 150.0))
+    assert drafted.tpot_ms == 50.0
+
+
 def test_no_throughput_where_nothing_completed() -> None:
     assert throughput([ended(Outcome.REFUSED)]) is None
     assert "throughput" not in measured_of([ended(Outcome.REFUSED)]).to_json()
-
-
-def verdict_of(records, *, interrupted: bool = False, **changes):
-    return judge(measured_of(records, **changes), lag_tolerance_ms=50.0, interrupted=interrupted)
-
-
-def test_a_clean_run_is_valid_also_with_refusals_and_unfinished_requests() -> None:
-    assert verdict_of([a_record(), ended(Outcome.REFUSED), ended(Outcome.UNFINISHED)]).valid
-
-
-@pytest.mark.parametrize(
-    ("records", "changes", "said"),
-    [
-        ([a_record(dispatched_ms=1050.1)], {}, "sent 50.1 ms late"),
-        ([a_record()], {"loop_lags_s": [0.0] * 500 + [0.06]}, "late by more than 50 ms for 1.2% of the time"),
-        ([a_record()], {"interrupted": True}, "interrupted"),
-        ([a_record(phase=Phase.WARMUP)], {}, "no request was planned inside"),
-        ([a_record(prompt_tokens=511)], {}, "1 prompts did not have the asked length"),
-        ([a_record(output_tokens=3)], {}, "1 outputs did not have the asked length"),
-        ([ended(Outcome.UNSENT)], {}, "1 requests were never sent"),
-    ],
-)
-def test_a_run_that_is_not_what_was_asked_for_is_invalid(records, changes: dict, said: str) -> None:
-    verdict = verdict_of(records, **changes)
-    assert not verdict.valid
-    assert any(said in reason for reason in verdict.reasons)
-
-
-@pytest.mark.parametrize(
-    ("status", "fix"),
-    [(400, "--long-tokens"), (401, "--credential ENV"), (403, "--credential ENV"), (404, "--model")],
-)
-@pytest.mark.parametrize("phase", list(Phase))
-def test_a_run_with_requests_that_were_turned_away_is_invalid_and_says_how_to_mend_it(
-    status: int, fix: str, phase: Phase
-) -> None:
-    (reason,) = verdict_of([a_record(), ended(Outcome.REFUSED, status=status, phase=phase)]).reasons
-    assert reason.startswith(f"1 requests were answered {status}: ")
-    assert fix in reason
-
-
-@pytest.mark.parametrize("status", [429, 503, 504])
-def test_a_run_in_which_nothing_completed_is_invalid(status: int) -> None:
-    (reason,) = verdict_of([ended(Outcome.REFUSED, status=status)]).reasons
-    assert reason.startswith("no request completed")
-
-
-def test_lag_at_the_tolerance_is_allowed() -> None:
-    assert verdict_of([a_record(dispatched_ms=1050.0)]).valid
-
-
-def test_one_hiccup_in_a_long_run_is_noted_and_voids_nothing() -> None:
-    verdict = verdict_of([a_record()], loop_lags_s=[0.001] * 10_000 + [0.5])
-    assert verdict.valid
-    assert "once 500 ms late" in verdict.notes[0]
-
-
-def test_a_server_without_usage_is_noted_and_valid() -> None:
-    verdict = verdict_of([a_record(prompt_tokens=None, output_tokens=None)])
-    assert verdict.valid
-    assert "unverified" in verdict.notes[0]
-
-
-LOAD = Load("load 0.95", 2.0, "80/20")
-
-
-def a_run(arm: str, trace: str, ttfts_ms: list[float], *, valid: bool = True, ended_ms: float = 3000.0) -> ArmRun:
-    records = [a_record(first_token_ms=1000.0 + ttft, ended_ms=ended_ms) for ttft in ttfts_ms]
-    return ArmRun(LOAD, trace, arm, valid, 10.0, records)
-
-
-def test_arms_are_compared_over_the_pooled_traces_with_the_spread_of_single_ones() -> None:
-    runs = [
-        a_run("fcfs", "seed 1", [1000.0]),
-        a_run("gw", "seed 1", [100.0]),
-        a_run("fcfs", "seed 2", [2000.0]),
-        a_run("gw", "seed 2", [100.0]),
-    ]
-    (result,) = compare(runs, ["fcfs", "gw"], {})
-    first, second = result.arms
-    assert (first.ratios["short", "ttft_ms"].pooled, first.tokens_ratio.pooled) == (1.0, 1.0)
-    ratio = second.ratios["short", "ttft_ms"]
-    assert (ratio.pooled, ratio.low, ratio.high, ratio.traces) == (0.05, 0.05, 0.1, 2)
-    assert second.classes["short"].offered == 2
-
-
-def test_a_trace_with_an_invalid_or_missing_run_is_left_out_for_all_arms() -> None:
-    runs = [
-        a_run("fcfs", "seed 1", [1000.0]),
-        a_run("gw", "seed 1", [500.0]),
-        a_run("fcfs", "seed 2", [9.0]),
-        a_run("gw", "seed 2", [9.0], valid=False),
-        a_run("fcfs", "seed 3", [9.0]),
-    ]
-    (result,) = compare(runs, ["fcfs", "gw"], {})
-    assert (list(result.traces), list(result.left_out)) == (["seed 1"], ["seed 2", "seed 3"])
-    assert result.arms[0].classes["short"].offered == 1
-    assert result.arms[1].ratios["short", "ttft_ms"].pooled == 0.5
-
-
-def test_without_a_usable_trace_there_is_no_figure_at_all() -> None:
-    (result,) = compare([a_run("fcfs", "seed 1", [9.0])], ["fcfs", "gw"], {})
-    assert result.arms == []
-
-
-def test_fewer_tokens_a_second_show_in_the_ratio() -> None:
-    runs = [a_run("fcfs", "s", [100.0], ended_ms=3000.0), a_run("gw", "s", [100.0], ended_ms=5000.0)]
-    (result,) = compare(runs, ["fcfs", "gw"], {})
-    assert result.arms[1].tokens_ratio.pooled == pytest.approx(0.5)
-
-
-def test_loads_are_compared_apart() -> None:
-    other = Load("load 0.7", 1.5, "80/20")
-    runs = [a_run("fcfs", "s", [100.0]), ArmRun(other, "s", "fcfs", True, 10.0, [a_record()])]
-    assert [result.load for result in compare(runs, ["fcfs"], {})] == [other, LOAD]
 
 
 def test_capacity_credits_a_request_by_its_time_inside_the_window() -> None:
@@ -326,29 +193,6 @@ def test_capacity_of_a_steady_server_is_its_rate(concurrency: int, rounds: int) 
     ]
     found = estimate(records, from_ms=700.0, to_ms=700.0 + 1000.0 * rounds + 300.0)
     assert found.requests_per_s == pytest.approx(concurrency)
-
-
-def test_the_flat_record_has_the_names_of_vllm_bench_serve_and_no_inter_token_latency() -> None:
-    records = [a_record(), ended(Outcome.REFUSED)]
-    run = {
-        "run_id": "20260101T000000Z-ab",
-        "cell_id": "run",
-        "endpoint": "chat",
-        "trace_origin": {"rate_per_s": 2.0},
-        "metadata": {"k": "v"},
-    }
-    said = flat(records, measured_of(records), model="m", tokenizer="t", run=run)
-    assert (said["completed"], said["failed"], said["num_prompts"], said["request_rate"]) == (1, 1, 2, 2.0)
-    assert said["mean_ttft_ms"] == said["p99_ttft_ms"] == 200.0
-    assert (said["total_input_tokens"], said["backend"], said["k"]) == (512, "openai-chat", "v")
-    assert not [name for name in said if "itl" in name]
-
-
-def test_the_flat_record_has_no_key_for_what_was_not_measured() -> None:
-    records = [ended(Outcome.REFUSED)]
-    run = {"run_id": "x", "cell_id": "run", "endpoint": "chat", "trace_origin": {}, "metadata": {}}
-    said = flat(records, measured_of(records), model="m", tokenizer="t", run=run)
-    assert not [name for name in said if name.endswith("_ms") or name in ("request_goodput", "duration")]
 
 
 def test_longer_samples_give_narrower_intervals() -> None:

@@ -8,15 +8,11 @@ import bench_kit
 import pytest
 from bench_kit import Asked, Reply, a_flight, scripted
 
-from bench.corpus.prompts import Corpus
 from bench.corpus.tokenizer import PromptForm
-from bench.load.bodies import BodyStyle, body, prepare
 from bench.load.client import StreamingClient
 from bench.load.flight import Flight
-from bench.load.pacing import Windows
-from bench.load.target import PATHS, Target
-from bench.records.request import Outcome, Phase, RequestRecord
-from bench.trace.arrivals import Arrival, Trace
+from bench.load.target import PATHS
+from bench.records.request import Outcome, RequestRecord
 
 PATH = PATHS[PromptForm.CHAT]
 
@@ -213,23 +209,6 @@ async def test_a_client_that_leaves_by_the_trace_is_cancelled_and_the_server_see
     assert (record.outcome, record.reason) == (Outcome.CANCELLED, "by_trace")
 
 
-async def test_three_hundred_requests_are_in_flight_at_once() -> None:
-    all_here = asyncio.Event()
-    here = 0
-
-    async def script(_: Asked, reply: Reply) -> None:
-        nonlocal here
-        here += 1
-        if here == 300:
-            all_here.set()
-        await all_here.wait()
-        await reply.answer(32, ["a"])
-
-    async with scripted(script) as server:
-        records = await sent(server.url, *(a_flight(index=i) for i in range(300)))
-    assert {record.outcome for record in records} == {Outcome.COMPLETED}
-
-
 async def test_a_cancelled_send_leaves_the_flight_unfinished() -> None:
     began = asyncio.Event()
 
@@ -249,81 +228,27 @@ async def test_a_cancelled_send_leaves_the_flight_unfinished() -> None:
     assert record.ended_ms is not None and record.e2e_ms is None
 
 
-async def test_warm_sockets_are_used_by_the_first_requests() -> None:
-    async with (
-        scripted(lambda _asked, reply: reply.answer(32, ["a"])) as server,
-        StreamingClient(server.url, PATH, time.perf_counter) as client,
-    ):
-        assert await client.warm(4) == 4
-        flight = a_flight()
-        await client.send(flight)
-    assert flight.record(0.0).connect_ms is None
+async def test_the_kind_of_an_answer_is_read_in_any_case_and_with_its_parameters() -> None:
+    async def script(_: Asked, reply: Reply) -> None:
+        await reply.answer(32, ["a"], {"Content-Type": "Text/Event-Stream; charset=UTF-8"})
+
+    assert (await one(script)).outcome is Outcome.COMPLETED
 
 
-async def test_warming_tells_that_nothing_listens() -> None:
-    async with scripted(lambda _asked, reply: reply.whole(200)) as server:
-        url = server.url
-    async with StreamingClient(url, PATH, time.perf_counter) as client:
-        assert await client.warm(4) == 0
+async def test_a_stream_that_was_compressed_unasked_says_so() -> None:
+    async def script(asked: Asked, reply: Reply) -> None:
+        assert "accept-encoding" not in asked.headers
+        await reply.answer(32, ["a"], {"Content-Encoding": "gzip"})
+
+    record = await one(script)
+    assert (record.outcome, record.reason) == (Outcome.FAILED, "encoded_stream")
 
 
-TARGET = Target(
-    name="t",
-    base_url="http://h",
-    key_names={"short": "A"},
-    priority={"short": -3, "long": 10},
-    keys={"short": "gw-secret"},
-)
-STYLE = BodyStyle(PromptForm.CHAT, "m", cache_salt="run-1")
+@pytest.mark.parametrize("seconds", ["9" * 400, "-3", "1.5", "Wed, 21 Oct 2026 07:28:00 GMT"])
+async def test_a_pause_that_is_no_number_of_seconds_is_not_recorded(seconds: str) -> None:
+    async def script(_: Asked, reply: Reply) -> None:
+        await reply.whole(429, b"", {"Retry-After": seconds, "x-gateway-queue-ms": seconds})
 
-
-def prepared(run_id: str) -> list:
-    trace = Trace((Arrival(0.5, "short", 4, 8), Arrival(1.5, "long", 4, 8)), 2.0, {})
-    return prepare(
-        trace, Corpus(("one", "two"), ""), style=STYLE, target=TARGET, windows=Windows(1.0, 1.0, 5.0), run_id=run_id
-    )
-
-
-def test_each_class_has_its_own_credential_and_priority() -> None:
-    short, long = prepared("r")
-    assert short.headers == {"Authorization": "Bearer gw-secret", "X-Vllm-Priority": "-3", "X-Request-Id": "r-0"}
-    assert long.headers == {"X-Vllm-Priority": "10", "X-Request-Id": "r-1"}
-    assert [request.phase for request in (short, long)] == [Phase.WARMUP, Phase.WINDOW]
-
-
-def test_two_runs_never_send_the_same_request_id() -> None:
-    first, second = prepared("run-a"), prepared("run-b")
-    assert not {each.request_id for each in first} & {each.request_id for each in second}
-
-
-def test_a_key_shows_in_no_repr_and_no_record() -> None:
-    assert "gw-secret" not in repr(TARGET) + json.dumps(TARGET.public())
-
-
-def test_bodies_ask_for_an_exact_output_and_a_running_count() -> None:
-    chat = body("hello", 8, STYLE)
-    assert chat["messages"] == [{"role": "user", "content": "hello"}]
-    assert (chat["max_tokens"], chat["min_tokens"], chat["ignore_eos"], chat["cache_salt"]) == (8, 8, True, "run-1")
-    assert chat["stream_options"] == {"include_usage": True, "continuous_usage_stats": True}
-    completion = body("hello", 8, BodyStyle(PromptForm.COMPLETIONS, "m", cache_salt=None))
-    assert completion["prompt"] == "hello"
-    assert "cache_salt" not in completion
-
-
-async def test_sixty_four_prompts_of_fifty_thousand_tokens_are_at_the_server_together() -> None:
-    """Nobody is answered before the last body is there: a connection limit or a full buffer would keep it away."""
-    here = 0
-    all_here = asyncio.Event()
-
-    async def script(_asked: Asked, reply: Reply) -> None:
-        nonlocal here
-        here += 1
-        if here == 64:
-            all_here.set()
-        await all_here.wait()
-        await reply.answer(50_000, ["a", "b"])
-
-    flights = [a_flight(index=index, prompt="word " * 50_000) for index in range(64)]
-    async with scripted(script) as server:
-        records = await sent(server.url, *flights)
-    assert {record.outcome for record in records} == {Outcome.COMPLETED}
+    record = await one(script)
+    assert (record.outcome, record.retry_after_s, record.gateway_queue_ms) == (Outcome.REFUSED, None, None)
+    json.dumps(record.to_row(), allow_nan=False)

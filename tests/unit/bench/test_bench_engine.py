@@ -11,9 +11,9 @@ from bench_kit import scripted
 
 from bench.engine import gpu, samples, sampling
 from bench.engine.gpu import Gpus, NoGpu
-from bench.engine.metrics import Reading, delta, parse, restarted, wanted
+from bench.engine.metrics import Reading, Unreadable, delta, parse, restarted, wanted
 from bench.engine.session import open_session
-from bench.engine.watch import Unreadable, engine_version, scrape, wait_until_idle
+from bench.engine.watch import engine_version, scrape, wait_until_idle
 
 
 def page(*, running: int = 0, waiting: int = 0, preemptions: int = 0, started: float = 100.0, engines: int = 1) -> str:
@@ -63,13 +63,14 @@ def test_an_engine_that_does_not_say_is_neither_idle_nor_busy() -> None:
 
 
 async def test_a_scrape_that_fails_says_why() -> None:
-    pages = {"/metrics": b"{not prometheus", "/version": b'{"version": "0.32.0"}'}
+    pages = {"/metrics": b"{not prometheus", "/proxy": b"up 1\n", "/version": b'{"version": "0.32.0"}'}
     async with (
         scripted(lambda _asked, reply: reply.whole(200), pages=pages) as server,
         open_session() as session,
     ):
         assert await scrape(session, f"{server.url}/metrics") == Unreadable("not_prometheus_text")
         assert await scrape(session, f"{server.url}/nothing") == Unreadable("http_404")
+        assert await scrape(session, f"{server.url}/proxy") == Unreadable("no_engine_metrics")
         assert await engine_version(session, f"{server.url}/metrics") == "0.32.0"
         gone = server.url
     async with open_session() as session:
@@ -94,14 +95,24 @@ def test_what_is_sampled_parses_to_the_same_gauges_and_counters() -> None:
     assert (parse(wanted(text)).gauges, parse(wanted(text)).counters) == (parse(text).gauges, parse(text).counters)
 
 
+@pytest.mark.parametrize("value", ["NaN", "+Inf", "-Inf"])
+def test_what_is_no_number_was_not_measured(value: str) -> None:
+    text = page(running=2) + f"vllm:prefix_cache_hits_total {value}\nprocess_start_time_seconds {value}\n"
+    reading = parse(
+        text.replace('vllm:kv_cache_usage_perc{engine="0",model_name="m"} 0.25', f"vllm:kv_cache_usage_perc {value}")
+    )
+    assert reading.gauges == {"running": 2.0, "waiting": 0.0}
+    assert "prefix_cache_hit_tokens" not in reading.counters and reading.started_at == 100.0
+
+
 async def test_a_sample_holds_what_the_engine_said_or_why_it_did_not() -> None:
     pages = {"/metrics": page(running=2, waiting=3).encode(), "/html": b"<html>"}
     async with scripted(lambda _asked, reply: reply.whole(200), pages=pages) as server:
         url = server.url
-        said = await asyncio.to_thread(sampling.sample, f"{url}/metrics", NoGpu("no NVIDIA GPU"))
-        html = await asyncio.to_thread(sampling.sample, f"{url}/html", NoGpu("no NVIDIA GPU"))
-        nothing = await asyncio.to_thread(sampling.sample, f"{url}/nothing", NoGpu("no NVIDIA GPU"))
-    gone = await asyncio.to_thread(sampling.sample, f"{url}/metrics", NoGpu("no NVIDIA GPU"))
+        said = await asyncio.to_thread(sampling.sample, {"a": f"{url}/metrics"}, NoGpu("no NVIDIA GPU"))
+        html = await asyncio.to_thread(sampling.sample, {"a": f"{url}/html"}, NoGpu("no NVIDIA GPU"))
+        nothing = await asyncio.to_thread(sampling.sample, {"a": f"{url}/nothing"}, NoGpu("no NVIDIA GPU"))
+    gone = await asyncio.to_thread(sampling.sample, {"a": f"{url}/metrics"}, NoGpu("no NVIDIA GPU"))
     assert (said["running"], said["waiting"], said["started_at"], said["gpu_absent"]) == (2, 3, 100.0, "no NVIDIA GPU")
     assert "gpu_memory_bytes" not in said
     assert [each["unreadable"] for each in (html, nothing, gone)] == ["no_engine_metrics", "http_404", "no_connection"]
@@ -118,7 +129,7 @@ async def test_a_reading_that_is_cut_is_none(framing: bytes) -> None:
     server = await asyncio.start_server(cut, "127.0.0.1", 0)
     async with server:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/metrics"
-        line = await asyncio.to_thread(sampling.sample, url, NoGpu("no NVIDIA GPU"))
+        line = await asyncio.to_thread(sampling.sample, {"a": url}, NoGpu("no NVIDIA GPU"))
     assert (line["unreadable"], "running" in line) == ("no_answer", False)
 
 
@@ -198,4 +209,5 @@ def test_gpu_memory_is_of_all_devices_and_absent_with_a_reason() -> None:
     assert gpu.find(missing) == NoGpu("nvidia-ml-py is not installed")
     assert gpu.find(lambda _name: Nvml(broken=True)) == NoGpu("NVML: Driver Not Loaded")
     assert gpu.find(lambda _name: Nvml(devices=0)) == NoGpu("no NVIDIA GPU")
-    assert sampling.gpus_behind("http://gpu-host:8000/metrics") == NoGpu("the engine is on another machine")
+    for urls in (["http://gpu-host:8000/metrics"], ["http://127.0.0.1:8000/metrics", "http://gpu-host:8000/metrics"]):
+        assert sampling.gpus_behind(urls) == NoGpu("the engine is on another machine")

@@ -80,6 +80,34 @@ def test_mooncake_rows_keep_whole_prefix_blocks_alone() -> None:
     assert found.prefix_block_tokens == 512
 
 
+@pytest.mark.parametrize(
+    "stamps",
+    [
+        ["2024-05-10 00:00:00.009930+00:00", "2024-05-10 00:00:01+00:00"],
+        ["2023-11-16 18:17:03.9903650", "2023-11-16 18:17:04.9804350"],
+        ["2024-05-10 02:00:00+02:00", "2024-05-10 00:00:00.990070+00:00"],
+    ],
+)
+def test_a_time_stamp_is_read_with_or_without_decimals_and_time_zone(stamps: list[str]) -> None:
+    text = "TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(f"{stamp},100,5\n" for stamp in stamps)
+    first, second = rows(text)
+    assert second[0] - first[0] == pytest.approx(0.99007, abs=1e-5)
+
+
+def test_hash_ids_of_smaller_blocks_are_not_taken_for_larger_ones() -> None:
+    """Two prompts of 1,024 tokens that share their first 512: of 16 tokens each, as vLLM writes them."""
+    shared = list(range(32))
+    text = "".join(
+        json.dumps({"timestamp": 0, "input_length": 1024, "output_length": 9, "hash_ids": [*shared, *own]}) + "\n"
+        for own in (range(100, 132), range(200, 232))
+    )
+    with pytest.raises(UsageError, match="line 1: 64 hash_ids are more than 1024 tokens have blocks of 512"):
+        foreign.parse(text, Format.MOONCAKE, "file")
+    read = foreign.parse(text, Format.MOONCAKE, "file", block_tokens=16)
+    assert read.prefix_block_tokens == 16
+    assert [row.prefix[:32] for row in read.rows] == [tuple(map(str, shared))] * 2
+
+
 def test_a_gateway_log_becomes_its_own_traffic_again() -> None:
     found = foreign.parse(LOG, foreign.detect(LOG, "file"), "file", 128)
     arrivals = shaping.arrivals_of(found.rows, shaping.parse_rule(["short:640", "long"], "x"))

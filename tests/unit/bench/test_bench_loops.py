@@ -145,9 +145,9 @@ async def test_the_closed_loop_keeps_its_concurrency_and_never_more() -> None:
         now -= 1
         complete(flight)
 
-    sent = await closed_loop(
-        iter(flights(40)), send, concurrency=4, stop_at=clock() + FAR_S, cut_at=clock() + FAR_S, clock=clock
-    )
+    sent: list[Flight] = []
+    far = clock() + FAR_S
+    await closed_loop(iter(flights(40)), send, sent, concurrency=4, stop_at=far, cut_at=far, clock=clock)
     assert (len(sent), peak) == (40, 4)
 
 
@@ -156,7 +156,8 @@ async def test_the_closed_loop_ends_at_its_deadline_although_nothing_is_answered
         await asyncio.Event().wait()
 
     # Time stands still for the loop: all four begin, however long the machine takes over it.
-    sent = await closed_loop(iter(flights(40)), send, concurrency=4, stop_at=1.0, cut_at=0.05, clock=lambda: 0.0)
+    sent: list[Flight] = []
+    await closed_loop(iter(flights(40)), send, sent, concurrency=4, stop_at=1.0, cut_at=0.05, clock=lambda: 0.0)
     assert len(sent) == 4
 
 
@@ -167,7 +168,8 @@ async def test_the_closed_loop_does_not_hammer_a_server_that_refuses(monkeypatch
         flight.ending = Ending(Outcome.REFUSED, "http_429")
 
     # Time stands still for the loop: it is cut in its pauses, before which each has sent one.
-    sent = await closed_loop(iter(flights(1000)), send, concurrency=2, stop_at=1.0, cut_at=0.05, clock=lambda: 0.0)
+    sent: list[Flight] = []
+    await closed_loop(iter(flights(1000)), send, sent, concurrency=2, stop_at=1.0, cut_at=0.05, clock=lambda: 0.0)
     assert len(sent) == 2
 
 

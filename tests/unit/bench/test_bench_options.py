@@ -1,14 +1,11 @@
 """What a user types: parsed strictly, refused with the place and without repeating a secret."""
 
-import json
 from pathlib import Path
 
 import pytest
-from bench_kit import a_record, a_stored_run
 
 from bench import options, order, plans, scenario
 from bench.analysis.comparison import Load
-from bench.campaign import Campaign, set_aside
 from bench.cli import main
 from bench.errors import UsageError
 from bench.load.target import clean_url, metrics_url, resolve_keys
@@ -227,6 +224,16 @@ def test_all_arms_of_a_block_get_the_same_trace(tmp_path: Path) -> None:
     assert plans.trace_of(read, cells[0].block) == plans.trace_of(read, cells[1].block)
 
 
+def test_one_seed_sends_the_same_prompts_at_every_rate(tmp_path: Path) -> None:
+    read = scenario.load(written(tmp_path, SCENARIO))
+    slow, fast = (plans.trace_of(read, order.Block(load, 1, 1)) for load in read.offered())
+    sent = [
+        [(each.class_name, each.prompt_tokens, each.output_tokens) for each in one.arrivals] for one in (slow, fast)
+    ]
+    assert sent[0] == sent[1]
+    assert [each.at_s for each in slow.arrivals] == pytest.approx([2 * each.at_s for each in fast.arrivals], abs=1e-5)
+
+
 RUN = ["run", "--base-url", "http://127.0.0.1:9", "--model", "m", "--tokenizer", "/nowhere"]
 
 
@@ -311,18 +318,3 @@ def test_which_engine_a_policy_is_measured_on_is_said_for_each(
     usable = ["--engine-url", "http://127.0.0.1:1"]
     assert main(["policies", "passthrough", "short-first", *usable, *common]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 2
-
-
-def test_only_where_it_is_asked_for_is_an_invalid_run_set_aside_and_run_again(tmp_path: Path) -> None:
-    late = a_record(dispatched_ms=3000.0)
-    a_stored_run(tmp_path, "bad", [late])
-    a_stored_run(tmp_path, "good", [a_record()])
-    plan_of = lambda _: pytest.fail("nothing is run here")  # noqa: E731
-    interrupted = a_stored_run(tmp_path, "cut short", [late]) / "verdict.json"
-    interrupted.write_text(json.dumps({**json.loads(interrupted.read_text()), "interrupted": True}))
-    Campaign(tmp_path, plan_of)
-    assert set_aside(tmp_path) == 0
-    Campaign(tmp_path, plan_of, retry_invalid=True)
-    assert set_aside(tmp_path) == 1
-    assert (tmp_path / "run-001").is_dir() and not (tmp_path / "run-000").exists()
-    assert interrupted.is_file(), "run again in any case, so it is no run that was repeated for being INVALID"

@@ -63,6 +63,12 @@ def test_an_event_without_end_is_given_up_at_its_bound(monkeypatch: pytest.Monke
         splitter.feed(b"x" * 900)
 
 
+@pytest.mark.parametrize("character", ["\u2028", "\u2029", "\u0085", "\u000b", "\u001c"])
+def test_what_other_readers_take_for_a_line_end_is_part_of_the_text(character: str) -> None:
+    event = json.dumps({"choices": [{"text": f"a{character}b"}]}, ensure_ascii=False).encode()
+    assert feed([b"data: " + event + b"\n\n"]) == [event]
+
+
 def test_many_data_lines_without_end_are_given_up_at_the_same_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sse, "EVENT_BYTES_MAX", 1000)
     with pytest.raises(EventTooLargeError):
@@ -237,6 +243,31 @@ def test_an_overload_inside_a_200_is_a_refusal_before_the_first_token_and_a_fail
 def test_an_error_after_the_finish_reason_is_still_a_failure() -> None:
     reading = a_reading((1.0, bench_kit.chat_chunk("a", finish="stop")), (2.0, {"error": {"code": 500, "type": "x"}}))
     assert of_stream(reading) == Ending(Outcome.FAILED, "in_band_500")
+
+
+@pytest.mark.parametrize("word", ["abort", "error", "cancelled"])
+def test_an_answer_that_the_engine_gave_up_is_none_although_its_stream_ends_well(word: str) -> None:
+    reading = a_reading(
+        (1.0, bench_kit.chat_chunk("a")), (2.0, bench_kit.chat_chunk("", finish=word)), (2.0, b"[DONE]")
+    )
+    assert of_stream(reading) == Ending(Outcome.FAILED, f"finish_{word}")
+
+
+@pytest.mark.parametrize("word", ["stop", "length", "tool_calls", "content_filter", "repetition"])
+def test_every_other_finish_reason_is_an_end_of_the_answer(word: str) -> None:
+    assert of_stream(a_reading((1.0, bench_kit.chat_chunk("a", finish=word)))) == Ending(Outcome.COMPLETED)
+
+
+@pytest.mark.parametrize("count", [-1, 10**10, 10**400, 2.5, "12", True, None], ids=lambda count: str(count)[:12])
+def test_a_count_that_is_beyond_belief_was_not_given(count: object) -> None:
+    usage = {"prompt_tokens": count, "completion_tokens": count, "prompt_tokens_details": {"cached_tokens": count}}
+    last = bench_kit.chat_chunk("a", finish="stop") | {"usage": usage}
+    flight = bench_kit.a_flight()
+    flight.dispatched_at, flight.ended_at, flight.ending = 0.0, 3.0, Ending(Outcome.COMPLETED)
+    flight.reading = a_reading((1.0, bench_kit.chat_chunk("a")), (2.0, last))
+    row = flight.record(0.0).to_row()
+    assert not {"prompt_tokens", "output_tokens", "cached_tokens", "tpot_ms"} & set(row)
+    json.dumps(row, allow_nan=False)
 
 
 def test_done_without_a_finish_reason_is_no_completion() -> None:

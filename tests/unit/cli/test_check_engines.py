@@ -77,7 +77,9 @@ async def test_an_engine_that_refuses_the_key_is_a_fault_of_the_configuration(tm
 async def test_a_model_that_the_engine_lacks_is_named(tmp_path: Path) -> None:
     async with ScriptedEngine(model="other") as engine:
         report = await report_of(written(tmp_path, engine.url))
-    assert report.problems == ("it does not serve the model tiny of the pool chat; it has other",)
+        assert report.problems == ("it serves none of its pool's models (tiny); it has other",)
+        report = await report_of(written(tmp_path, engine.url, pool={"models": ["other", "tiny"]}))
+        assert report.problems == ("it does not serve the model tiny of the pool chat; it has other",)
 
 
 async def test_a_context_that_the_engine_lacks_is_named(tmp_path: Path) -> None:

@@ -111,15 +111,39 @@ async def test_the_first_answer_brings_an_engine_up_and_tells_its_models_and_cac
     assert watched.watch.priority_in_header
 
 
-async def test_an_engine_that_refuses_the_gateways_key_is_named_and_not_used():
-    watched = Watched()
-    watched.engine.answers["/v1/models"] = Answer(401, b'{"error": "Unauthorized"}')
+@pytest.mark.parametrize(
+    ("said", "state", "named"),
+    [
+        (Answer(401, b'{"error": "Unauthorized"}'), State.CLOSED, "api_key_env"),
+        (models(answers.model_card("other", 12288)), State.STRANGE, "(tiny, tiny-lora); it has other"),
+    ],
+    ids=["key", "models"],
+)
+async def test_an_engine_that_is_not_the_pools_is_named_and_not_used(said, state, named):
+    watched = Watched(models=("tiny", "tiny-lora"))
+    watched.engine.answers["/v1/models"] = said
     await watched.watch.look()
-    assert watched.state is State.CLOSED
-    assert "api_key_env" in watched.watch.known.problem
+    assert watched.state is state
+    assert named in watched.watch.known.problem
     watched.engine.answers["/v1/models"] = models(answers.model_card("tiny", 12288))
     await watched.watch.look()
     assert (watched.state, watched.watch.known.problem) == (State.UP, None)
+
+
+async def test_an_engine_that_serves_others_while_it_is_up_is_used_no_more():
+    watched = Watched(models=("tiny",))
+    await watched.watch.look()
+    watched.engine.answers["/v1/models"] = models(answers.model_card("other", 12288))
+    watched.now += CARDS_INTERVAL_S
+    await watched.watch.look()
+    assert watched.state is State.STRANGE
+
+
+async def test_an_engine_that_lists_nothing_is_believed():
+    watched = Watched(models=("tiny",))
+    watched.engine.answers["/v1/models"] = models()
+    await watched.watch.look()
+    assert watched.state is State.UP
 
 
 async def test_a_refused_connection_is_told_at_once_and_only_once():

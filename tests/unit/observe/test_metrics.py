@@ -101,6 +101,15 @@ def test_the_oldest_age_grows_between_scrapes_and_is_zero_when_none_waits():
     assert pool.value(age, **COMMON) == 0
 
 
+def test_an_answer_of_an_hour_has_a_bucket_so_that_quantiles_can_tell_it_from_minutes():
+    pool = Pool()
+    _, ticket = pool.offer()
+    pool.now += 3_600.0
+    pool.take(pool.admission.finish(ticket, Outcome.COMPLETED, pool.now))
+    bucket = "gateway_request_seconds_bucket"
+    assert [pool.value(bucket, **COMMON, le=le) for le in ("300.0", "1800.0", "3600.0")] == [0, 0, 1]
+
+
 def test_every_class_and_length_has_its_gauges_also_at_zero():
     pool = Pool(a_plan())
     for name in pool.plan.classes:

@@ -12,7 +12,7 @@ from gateway.wire.answers import (
     Usage,
     is_leaving,
     read_error,
-    read_response_id,
+    read_response_head,
     read_usage,
 )
 
@@ -179,7 +179,7 @@ def test_an_error_member_that_is_null_is_no_error() -> None:
     ],
 )
 def test_a_responses_id_is_read_where_it_is_a_plain_one(value: Any, response_id: str | None) -> None:
-    assert read_response_id(value) == response_id
+    assert read_response_head(value).get("id") == response_id
 
 
 @pytest.mark.parametrize(

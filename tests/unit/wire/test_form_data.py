@@ -39,12 +39,23 @@ def test_fields_may_stand_in_any_order_and_lists_may_repeat() -> None:
     assert judged(form(file(b"x"), *repeated, field("model", "m"))).model == "m"
 
 
+def test_a_part_is_read_as_other_languages_libraries_write_it() -> None:
+    head = b"Content-Disposition: form-data; name="
+    model = head + b"model\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Transfer-Encoding: 8bit\r\n\r\ntiny"
+    audio = head + b"file; filename=a.wav; filename*=utf-8''a.wav\r\nContent-Transfer-Encoding: Binary\r\n\r\nRIFF"
+    repeated = head + b"timestamp_granularities[]\r\n\r\nword"
+    body = form(model, audio, repeated, repeated)
+    assert judged(body).model == "tiny"
+    assert judged(body).rewritten(set_members={}) == body
+
+
 @pytest.mark.parametrize(
     "content_type",
     [
         f'multipart/form-data; boundary="{BOUNDARY}"',
         f"Multipart/Form-Data;boundary={BOUNDARY}",
         f"multipart/form-data; boundary={BOUNDARY}; charset=utf-8",
+        f"multipart/form-data; charset=UTF-8; boundary={BOUNDARY}",
     ],
 )
 def test_the_boundary_is_read_however_it_is_written(content_type: str) -> None:
@@ -61,6 +72,7 @@ def test_the_boundary_is_read_however_it_is_written(content_type: str) -> None:
         "multipart/mixed; boundary=x",
         f"multipart/form-data; boundary={BOUNDARY}; boundary=x",
         f"multipart/form-data; boundary={BOUNDARY}; charset=utf-16",
+        f"multipart/form-data; charset=utf-16; boundary={BOUNDARY}",
         f"multipart/form-data; boundary={'x' * 71}",
     ],
 )
@@ -82,7 +94,9 @@ def test_another_content_type_is_no_form(content_type: str) -> None:
         an_audio_form(HEAD + b'; name="model"\r\n\r\nx'),
         an_audio_form(HEAD + b"\r\n folded: x\r\n\r\nx"),
         an_audio_form(b"Content-Disposition: form-data\r\n\r\nx"),
-        an_audio_form(b"Content-Disposition: form-data; name=prompt\r\n\r\nx"),
+        an_audio_form(b"Content-Disposition: form-data; name=pro mpt\r\n\r\nx"),
+        an_audio_form(b"Content-Disposition: form-data; name=prompt; name=model\r\n\r\nx"),
+        an_audio_form(b"Content-Disposition: form-data; name*=utf-8''prompt\r\n\r\nx"),
         an_audio_form(b'Content-Disposition: form-data; name="a\\"b"\r\n\r\nx'),
         an_audio_form(b'Content-Disposition: attachment; name="prompt"\r\n\r\nx'),
         an_audio_form(b'Content-Disposition: form-data; name="\xff"\r\n\r\nx'),

@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 
 from gateway.core.types import LengthClass, Reason, Refusal, Resource
+from gateway.testing.dialect_answers import response_events
 from gateway.wire.dialects import Dialect
 from gateway.wire.refusals import TABLE, Rendered, render, stream_error
+from gateway.wire.sse import StreamTap
 
 # The contract's table, said once more: status, type, code, whether another try may help.
 CONTRACT = {
@@ -176,32 +178,55 @@ BROKEN = Refusal(Reason.ENGINE_BROKEN, "The engine broke off.")
 
 
 def test_a_broken_openai_stream_ends_with_one_error_chunk() -> None:
-    event = stream_error(BROKEN, dialect=Dialect.OPENAI, request_id="r", mid_event=False)
+    event = stream_error(BROKEN, dialect=Dialect.OPENAI, request_id="r", tap=StreamTap(Dialect.OPENAI))
     assert event.startswith(b"data: {") and event.endswith(b"}\n\n") and event.count(b"\n") == 2
     error = json.loads(event.removeprefix(b"data: "))["error"]
     assert (error["code"], error["type"]) == ("engine_broken", "api_error")
 
 
 def test_a_broken_anthropic_stream_ends_with_its_error_event() -> None:
-    event = stream_error(BROKEN, dialect=Dialect.ANTHROPIC, request_id="r", mid_event=False)
+    event = stream_error(BROKEN, dialect=Dialect.ANTHROPIC, request_id="r", tap=StreamTap(Dialect.ANTHROPIC))
     name, data, *_ = event.split(b"\n")
     assert name == b"event: error"
     assert json.loads(data.removeprefix(b"data: "))["type"] == "error"
 
 
 def test_a_broken_responses_stream_ends_as_failed() -> None:
-    event = stream_error(BROKEN, dialect=Dialect.RESPONSES, request_id="r", mid_event=False)
-    name, data, *_ = event.split(b"\n")
+    name, value = the_end_of(StreamTap(Dialect.RESPONSES))
     assert name == b"event: response.failed"
-    value = json.loads(data.removeprefix(b"data: "))
     assert (value["type"], value["response"]["status"]) == ("response.failed", "failed")
     assert value["response"]["error"] == {"code": "engine_broken", "message": "The engine broke off."}
+    assert (value["sequence_number"], value["response"]["id"]) == (0, "r")
+
+
+def test_the_end_of_a_broken_response_is_that_response_and_its_next_event() -> None:
+    tap = StreamTap(Dialect.RESPONSES)
+    for event in response_events("Hello", " world", response_id="resp_7")[:4]:
+        tap.feed(event)
+    _, value = the_end_of(tap)
+    assert value["sequence_number"] == 4
+    assert value["response"] == {
+        "id": "resp_7",
+        "object": "response",
+        "created_at": 1767225600,
+        "model": "tiny",
+        "status": "failed",
+        "error": {"code": "engine_broken", "message": "The engine broke off."},
+        "output": [],
+    }
+
+
+def the_end_of(tap: StreamTap) -> tuple[bytes, dict[str, Any]]:
+    name, data, *_ = stream_error(BROKEN, dialect=Dialect.RESPONSES, request_id="r", tap=tap).split(b"\n")
+    return name, json.loads(data.removeprefix(b"data: "))
 
 
 @pytest.mark.parametrize("dialect", list(Dialect))
 def test_inside_an_event_the_error_comes_after_a_blank_line(dialect: Dialect) -> None:
-    clean = stream_error(BROKEN, dialect=dialect, request_id="r", mid_event=False)
-    assert stream_error(BROKEN, dialect=dialect, request_id="r", mid_event=True) == b"\n\n" + clean
+    between, inside = StreamTap(dialect), StreamTap(dialect)
+    inside.feed(b"data: {")
+    clean = stream_error(BROKEN, dialect=dialect, request_id="r", tap=between)
+    assert stream_error(BROKEN, dialect=dialect, request_id="r", tap=inside) == b"\n\n" + clean
     assert b"[DONE]" not in clean
 
 

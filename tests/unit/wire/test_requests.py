@@ -7,12 +7,28 @@ import pytest
 
 from gateway.core.plan import RequestBounds
 from gateway.core.types import Reason, Refusal
-from gateway.wire.dialects import CHAT_COMPLETIONS, COMPLETIONS, Route
+from gateway.wire.dialects import (
+    CHAT_COMPLETIONS,
+    COMPLETIONS,
+    COUNT_TOKENS,
+    EMBEDDINGS,
+    MESSAGES,
+    RERANK,
+    RESPONSES,
+    TOKENIZE,
+    Route,
+)
 from gateway.wire.fields import CONTROL_MEMBERS, OPERATOR_MEMBERS, BadRequest
 from gateway.wire.requests import Call, judge, parse, read
 
 BOUNDS = RequestBounds(sequences_max=16, stop_max=4, list_items_max=8)
 HELLO = [{"role": "user", "content": "hello"}]
+OPTIONAL = (
+    *("stream", "stream_options", "n", "best_of", "max_tokens", "max_completion_tokens", "max_output_tokens", "stop"),
+    *("logit_bias", "tools", "tool_choice", "documents", "chat_template", "chat_template_kwargs", "reasoning_effort"),
+    *("reasoning", "instructions", "previous_response_id", "background", "system", "echo", "use_beam_search"),
+    *("truncate_prompt_tokens", "prompt_logprobs", "add_generation_prompt", "add_special_tokens", "vllm_xargs"),
+)
 
 
 def chat(allowed: frozenset[str] = frozenset(), **members: Any) -> Call:
@@ -53,6 +69,29 @@ def test_a_plain_chat_is_read() -> None:
 def test_a_plain_completion_has_the_engines_default_output() -> None:
     call = completion(max_tokens=None)
     assert (call.output_tokens_stated, call.output_tokens_default, call.stream) == (None, 16, False)
+
+
+@pytest.mark.parametrize(
+    ("route", "prompt"),
+    [
+        (CHAT_COMPLETIONS, {"messages": HELLO}),
+        (COMPLETIONS, {"prompt": "hello"}),
+        (RESPONSES, {"input": "hello"}),
+        (MESSAGES, {"messages": HELLO, "max_tokens": 5}),
+        (COUNT_TOKENS, {"messages": HELLO}),
+        (EMBEDDINGS, {"input": "hello"}),
+        (RERANK, {"query": "who", "documents": ["hello"]}),
+        (TOKENIZE, {"prompt": "hello"}),
+    ],
+    ids=lambda value: value.name if isinstance(value, Route) else "",
+)
+def test_a_member_that_is_null_is_one_that_is_not_there(route: Route, prompt: dict[str, Any]) -> None:
+    """Serialisers of typed languages write every optional member."""
+    optional = {*CONTROL_MEMBERS, *OPERATOR_MEMBERS, *OPTIONAL} - prompt.keys()
+    plain = parse(route, _bytes({"model": "m", **prompt}), BOUNDS, frozenset())
+    full = parse(route, _bytes({"model": "m", **prompt, **dict.fromkeys(optional)}), BOUNDS, frozenset())
+    same = ("stream", "sequences", "output_tokens_stated", "output_member", "is_divisible")
+    assert [getattr(full, name) for name in same] == [getattr(plain, name) for name in same]
 
 
 @pytest.mark.parametrize("model", [None, ""])

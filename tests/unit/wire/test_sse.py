@@ -233,6 +233,24 @@ def test_a_responses_id_is_known_before_its_first_event() -> None:
     assert tap.response_id == "resp_1"
 
 
+@pytest.mark.parametrize("head", [{"id": "resp 1"}, {"id": 1}, {}, {"id": "resp_1", "created_at": -1, "model": ["m"]}])
+def test_of_a_response_only_what_can_be_said_again_is_kept(head: dict[str, Any]) -> None:
+    tap = fed(named("response.created", {"type": "response.created", "response": head}), dialect=Dialect.RESPONSES)
+    assert tap.response in ({}, {"id": "resp_1"})
+
+
+def test_the_next_number_follows_the_last_whole_event_however_the_stream_is_cut() -> None:
+    deltas = [
+        named("response.output_text.delta", {"sequence_number": number, "delta": '"sequence_number": 99'})
+        for number in (7, 8)
+    ]
+    whole = b"".join([*deltas, b": comment\n\n"])
+    cut = fed(*(whole[at : at + 1] for at in range(len(whole))), dialect=Dialect.RESPONSES)
+    assert fed(whole, dialect=Dialect.RESPONSES).next_number == cut.next_number == 9
+    assert fed(deltas[0], deltas[1][:-2], dialect=Dialect.RESPONSES).next_number == 8
+    assert fed(named("response.output_text.delta", {"delta": "x"}), dialect=Dialect.RESPONSES).next_number == 0
+
+
 def test_no_other_dialect_has_a_responses_id() -> None:
     tap = StreamTap(Dialect.OPENAI)
     tap.feed(named("response.created", {"response": {"id": "resp_1"}}))

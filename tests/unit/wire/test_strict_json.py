@@ -6,7 +6,7 @@ import pytest
 
 from gateway.wire import strict_json
 from gateway.wire.json_flaws import NESTING_MAX, Malformed
-from gateway.wire.strict_json import VALUES_MAX, parse, rewrite
+from gateway.wire.strict_json import MEMBERS_MAX, VALUES_MAX, parse, rewrite
 
 
 def refusal(body: bytes) -> tuple[str, str]:
@@ -50,7 +50,8 @@ def refusal(body: bytes) -> tuple[str, str]:
         (b'{"stop":"\\udc00\\ud800"}', "lone_surrogate", "stop"),
         (b'{"a":{"\\ud800":1}}', "lone_surrogate", "a"),
         (b"[" * 2000, "nesting_too_deep", "body"),
-        (b'{"a":' * 1_000_000, "nesting_too_deep", "a"),
+        (b'{"a":' * 100_000, "nesting_too_deep", "a"),
+        (b'{"a":' + b"[" * 1_000_000, "nesting_too_deep", "a"),
         (b'{"a":NaN,,}', "invalid_json", "body"),
         (b'{"a":9223372036854775808,"b":tru}', "invalid_json", "body"),
     ],
@@ -86,8 +87,15 @@ def test_a_body_of_too_many_values_is_refused_before_it_is_built() -> None:
     assert refusal(body) == ("body_too_complex", "body")
 
 
-def test_brackets_and_commas_inside_text_are_no_values() -> None:
-    text = '[{,\\"' * (VALUES_MAX // 2)
+def test_a_body_of_too_many_members_is_refused_before_it_is_built() -> None:
+    members = [b'"%d":0' % number for number in range(MEMBERS_MAX + 1)]
+    assert refusal(b"{%s}" % b",".join(members)) == ("body_too_complex", "body")
+    assert refusal(b'{"a":[{%s}]}' % b"},{".join(members)) == ("body_too_complex", "body")
+    assert len(parse(b"{%s}" % b",".join(members[1:]))) == MEMBERS_MAX
+
+
+def test_brackets_commas_and_colons_inside_text_are_no_values() -> None:
+    text = '[{,:\\"' * (VALUES_MAX // 2)
     body = json.dumps({"a": text}).encode()
     assert parse(body) == {"a": text}
 
