@@ -22,7 +22,7 @@ from gateway.engines.watch import EngineWatch
 from gateway.server import wiring
 from gateway.server.calibrations import step_model_of
 from gateway.server.clock import LoopClock
-from gateway.server.connector import engine_session
+from gateway.server.connector import EngineConnections
 from gateway.server.questions import Questions
 from gateway.server.upstream import Upstream
 from gateway.settings import Settings
@@ -66,8 +66,8 @@ def reports_table(reports: Sequence[EngineReport]) -> str:
 
 async def _ask(settings: Settings) -> list[EngineReport]:
     clock = LoopClock()
-    async with engine_session() as session:
-        questions = Questions(Upstream(session, lambda _engine: None))
+    async with EngineConnections() as connections:
+        questions = Questions(Upstream(connections, lambda _engine: None))
         with _without_logs():
             watches = [
                 EngineWatch(target, questions, clock.now, lambda _watch: None)

@@ -58,6 +58,7 @@ class Pools:
         self._by_model = {model: each for each in self._model_pools for model in each.models}
         self._adapters: dict[str, ModelPools] = {}
         self._cards: dict[str, Sequence[Mapping[str, Any]]] = {}
+        self._contexts: dict[tuple[str, str], int | None] = {}  # by pool and model, until the next cards
 
     def __iter__(self) -> Iterator[Pool]:
         return iter(self._pools.values())
@@ -68,6 +69,7 @@ class Pools:
     def learn(self, target: Target, cards: Sequence[Mapping[str, Any]]) -> None:
         """Keep an engine's model cards."""
         self._cards[target.name] = cards
+        self._contexts.clear()
         found: dict[str, list[ModelPools]] = {}
         for each in self._model_pools:
             for name in sorted(self._adapters_of(each) - self._by_model.keys()):
@@ -85,13 +87,16 @@ class Pools:
         """Return the context of a model in a pool: as stated, or the smallest that an engine names; None: not known."""
         if pool.context_tokens_stated is not None:
             return pool.context_tokens_stated
-        said = (reading.context_tokens(self._cards.get(target.name, ()), model) for target in pool.targets)
-        return min((length for length in said if length is not None), default=None)
+        if (pool.name, model) not in self._contexts:
+            said = (reading.context_tokens(self._cards.get(target.name, ()), model) for target in pool.targets)
+            smallest = min((length for length in said if length is not None), default=None)
+            self._contexts[pool.name, model] = smallest
+        return self._contexts[pool.name, model]
 
     def longest_context_tokens(self, pools: ModelPools, model: str) -> int | None:
         """Return the context of that one of the pools which has more; None where one of them is not known."""
-        known = [context for pool in pools if (context := self.context_tokens(pool, model)) is not None]
-        return max(known) if len(known) == len(list(pools)) else None
+        short, long = self.context_tokens(pools.short, model), self.context_tokens(pools.long, model)
+        return None if short is None or long is None else max(short, long)
 
     def card(self, model: str) -> Mapping[str, Any] | None:
         """Return a model's card as an engine wrote it, but for paths on its disk; None while no engine has answered.

@@ -7,6 +7,7 @@ header value, but for the caller's own request id, cut to safe characters.
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import threading
@@ -25,6 +26,7 @@ REFUSAL_LINES_MAX = 20
 REFUSAL_INTERVAL_S = 10.0
 CALLER_ID_CHARACTERS_MAX = 128
 
+_ENCODER = json.JSONEncoder(default=repr)  # made once: `json.dumps` makes one for each line that has a default
 _UNSAFE = re.compile(r"[^A-Za-z0-9._:/+=@-]")
 
 
@@ -82,16 +84,19 @@ def configure(writer: LineWriter) -> None:
     """Send structlog's lines, and the libraries' warnings and errors, to `writer` as JSON."""
     structlog.configure(
         processors=[
-            structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             _stack_without_values,
-            structlog.processors.JSONRenderer(),
+            _as_json,
         ],
         logger_factory=lambda *_names: structlog.WriteLogger(writer),  # type: ignore[arg-type]
         cache_logger_on_first_use=False,
     )
     logging.basicConfig(handlers=[_ToStructlog()], level=logging.WARNING, force=True)
+
+
+def _as_json(_logger: Any, _method: str, entry: MutableMapping[str, Any]) -> str:
+    return _ENCODER.encode(entry)
 
 
 def _stack_without_values(_logger: Any, _method: str, entry: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
@@ -186,7 +191,9 @@ def _fields(exchange: Exchange) -> dict[str, Any]:
         "key_id": None if identity is None else identity.key_id,
         "tenant": None if identity is None else identity.tenant,
         **({} if exchange.trace is None else {"trace_id": exchange.trace.id}),
-        **exchange.labels._asdict(),
+        "service_class": exchange.labels.service_class,
+        "length_class": exchange.labels.length_class,
+        "pool": exchange.labels.pool,
         "engine": exchange.engine,
         "outcome": None if exchange.outcome is None else exchange.outcome.value,
         "reason": None if exchange.reason is None else exchange.reason.value,
@@ -209,4 +216,5 @@ def _between(start: float | None, end: float | None) -> float | None:
 
 
 def _seconds(value: float | None) -> float | None:
-    return None if value is None else round(value, 6)
+    # To whole microseconds; `round` with a number of digits goes by way of a decimal string.
+    return None if value is None else round(value * 1e6) / 1e6

@@ -16,7 +16,6 @@ from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Self
 
-import aiohttp
 import structlog
 from aiohttp import web
 
@@ -29,7 +28,7 @@ from gateway.observe.metrics import Observer
 from gateway.server import open_files, state, wiring
 from gateway.server.calibrations import Calibrations
 from gateway.server.clock import LoopClock
-from gateway.server.connector import engine_session
+from gateway.server.connector import EngineConnections
 from gateway.server.counters import Counters
 from gateway.server.draining import Draining
 from gateway.server.ending import Ending
@@ -83,8 +82,8 @@ class Gateway:
         clock = LoopClock()
         self._request_log = logs.RequestLog(clock.now)
         observer = Observer(clock.now, self._request_log.ended, self._request_log.dividing_changed)
-        self._session: aiohttp.ClientSession = engine_session()
-        upstream = Upstream(self._session, lambda engine: observer.families.resends.at(engine).inc())
+        self._connections = EngineConnections()
+        upstream = Upstream(self._connections, lambda engine: observer.families.resends.at(engine).inc())
         questions = Questions(upstream)
         pools = wiring.pools(settings)
         canary = Canary(pools)
@@ -200,7 +199,7 @@ class Gateway:
         await self._in_force.stop()
         for runner in self._runners:
             await runner.cleanup()
-        await self._session.close()
+        await self._connections.close()
         if self._traces is not None:
             await self._traces.end(self._draining.left_s)
         self._counters.close()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 
 import aiohttp
+from aiohttp.http_exceptions import HttpProcessingError
 
 from gateway.core.types import Outcome, Reason, Refusal
 
@@ -42,18 +43,18 @@ def timed_out(limit: str, limit_s: float) -> EngineFailure:
     return EngineFailure(Refusal(Reason.ENGINE_TIMEOUT, message, limit=limit_s), Outcome.TIMED_OUT)
 
 
-def of(error: aiohttp.ClientError | OSError) -> EngineFailure:
+def of(error: aiohttp.ClientError | HttpProcessingError | OSError) -> EngineFailure:
     """Map whatever the HTTP client raises, but for the gateway's own time limits."""
     if isinstance(error, (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)):
         return unreachable()
     if isinstance(error, aiohttp.ClientPayloadError):
         return broken("broke off its answer")
-    if isinstance(error, aiohttp.ClientResponseError):
+    if isinstance(error, HttpProcessingError):
         return broken("answered with something that is not HTTP")
     return broken("closed the connection before it answered")
 
 
-def is_no_answer(error: aiohttp.ClientError | OSError) -> bool:
+def is_no_answer(error: aiohttp.ClientError | HttpProcessingError | OSError) -> bool:
     """Whether the connection was lost, as a kept one is when the engine closed it meanwhile."""
     lost = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, ConnectionError)
     never_made = (aiohttp.ClientConnectorError, asyncio.TimeoutError)

@@ -16,7 +16,7 @@ from aiohttp import HttpVersion10, HttpVersion11, http_parser, web
 from aiohttp.web_protocol import RequestHandler, RequestPayloadError, _ErrInfo
 
 from gateway.core.types import Reason, Refusal
-from gateway.server.downstream import AnswerBrokenOff
+from gateway.server.downstream import BEGUN, AnswerBrokenOff
 from gateway.server.intake import FOREIGN_VERSION
 from gateway.server.request_ids import REQUEST_ID, new_request_id
 from gateway.server.turned_away import LINGER_S_MAX, TurnedAway
@@ -165,7 +165,7 @@ class FrontConnection(RequestHandler):
         else:
             request_id = request.get(REQUEST_ID) or new_request_id()
             structlog.get_logger().error("handler_crashed", request_id=request_id, exc_info=exc)
-            if request.writer.output_size > 0:
+            if BEGUN in request:
                 raise ConnectionError("the crash came inside an answer") from exc
             headers = {"Content-Type": "application/json", "x-request-id": request_id, "x-should-retry": "false"}
             answer = refusals.Rendered(500, headers, _CRASHED)

@@ -97,7 +97,8 @@ class Handlers:
         now, name = self._rooms.clock.now, route.name if isinstance(route, Route) else None
         aside = Aside(visit.request_id, name, now())
         try:
-            await self._other(replace(visit, aside=aside), route)
+            visit.aside = aside
+            await self._other(visit, route)
         finally:
             aside.status, aside.ended_at = visit.client.status, now()
             self._rooms.observer.decisions.aside_ended(aside)
@@ -107,8 +108,7 @@ class Handlers:
             async with visit.service:
                 intake.judge_head(visit.request, self._rooms.intake)
                 if isinstance(route, Route):
-                    identity = await self._identify(visit.request)
-                    visit = replace(visit, identity=identity)
+                    visit.identity = identity = await self._identify(visit.request)
                     if visit.aside is not None:
                         visit.aside.service_class = identity.service_class
                     await self._without_engine_time(visit, route, identity)
@@ -150,7 +150,7 @@ class Handlers:
         exchange = observer.offered(visit.request_id, route.name, arrived_at, identity)
         exchange.trace = visit.trace
         exchange.caller_request_id = safe_caller_id(request.headers.get("X-Request-Id"))
-        visit = replace(visit, identity=identity, exchange=exchange)
+        visit.identity, visit.exchange = identity, exchange
         try:
             await self._walk_or_refuse(visit, route, failure)
         except asyncio.CancelledError:
@@ -233,7 +233,8 @@ class Handlers:
         if not isinstance(judged, Assignment):
             raise Refusing(judged)
         sent_headers = engine_headers(headers.items(), content_type="application/json")
-        return pool, Admitted(call.released(), judged, sent_headers, exchange, visit.client, visit.service, prompt)
+        call.release()
+        return pool, Admitted(call, judged, sent_headers, exchange, visit.client, visit.service, prompt)
 
     # ── steps ──
 
@@ -329,7 +330,6 @@ class Handlers:
             request_id=visit.request_id,
             service_class=service_class,
             length_class=length_class,
-            close=client.closes,
             allow=allow,
         )
         try:

@@ -97,13 +97,16 @@ async def read_body(request: web.BaseRequest, client: Downstream, bounds: Intake
         code = "unsupported_content_encoding"
         raise Refusing(Refusal(Reason.BAD_REQUEST, message, code=code, param="content-encoding"))
     if request.headers.get("Expect", "").lower() == "100-continue" and request.version >= HttpVersion11:
-        await client.send_continue()
-    limit = asyncio.timeout(bounds.body_read_s)
+        client.send_continue()
+    # Most bodies have come with their heads, and are waited for by nobody.
+    limit = None if request.content.is_eof() else asyncio.timeout(bounds.body_read_s)
     try:
+        if limit is None:
+            return await _read(request, encoding, bounds, held)
         async with limit:
             return await _read(request, encoding, bounds, held)
     except TimeoutError:
-        if not limit.expired():
+        if limit is None or not limit.expired():
             raise
         message = f"The body did not arrive within {bounds.body_read_s:g} s."
         raise _refusing(Reason.BAD_REQUEST, message, "body_timeout", bounds.body_read_s, None) from None

@@ -99,12 +99,10 @@ class _Stream:
         self._passage.holds(self._tap.response_id)
         self._client.tap = self._tap
         headers = client_headers(self._reply.headers, stream=True) + self._passage.own_headers
-        await self._client.commit(self._reply.status, headers)
+        self._client.commit(self._reply.status, headers)
         try:
-            await self._pass_on(held)
-            while chunk := await self._read_on():
-                self._tap.feed(chunk)
-                await self._pass_on(chunk)
+            self._pass_on(held)
+            await self._pass_on_the_rest()
         finally:
             self._tell_usage()
         await self._client.end()
@@ -133,21 +131,33 @@ class _Stream:
     def _has_spoken(self) -> bool:
         return self._tap.first_event or self._tap.error is not None
 
-    async def _read_on(self) -> bytes:
-        """Return the next chunk, or b"" at the end; an end that is not the stream's own is a break."""
-        tap = self._tap
-        chunk = await read_to_end(self._reply, tap)
-        if not chunk:
-            tap.finish()
-        if not chunk and not tap.ended and tap.error is None:
+    async def _pass_on_the_rest(self) -> None:
+        """Pass on what comes, as it comes; an end that is not the stream's own is a break."""
+        tap, reply = self._tap, self._reply
+        try:
+            while not reply.at_end:
+                await self._client.drained()
+                if tap.ended:
+                    reply.has_ended()
+                await reply.pour(self._take)
+        except EngineFailure:
+            if not _has_said_its_end(tap):
+                raise
+        tap.finish()
+        if not _has_said_its_end(tap):
             raise engine_failure.broken("ended its stream without the stream's own end")
-        return chunk
 
-    async def _pass_on(self, chunk: bytes) -> None:
+    def _take(self, chunk: bytes) -> bool:
+        """Pass one chunk on; False: before the next one there is something to do."""
+        self._tap.feed(chunk)
+        self._pass_on(chunk)
+        return not (self._tap.ended or self._client.is_behind)
+
+    def _pass_on(self, chunk: bytes) -> None:
         """Hand one chunk on. Gaps are counted between these moments, so a client that reads slowly lengthens them."""
         passage = self._passage
         passage.observer.chunk(passage.exchange, passage.now())
-        await self._client.write(chunk)
+        self._client.hand_over(chunk)
         if self._tap.error is not None:
             passage.lease.outcome = Outcome.ENGINE_ERROR
         elif self._tap.ended:
@@ -163,18 +173,20 @@ class _Stream:
 
 
 async def read_to_end(reply: Reply, tap: StreamTap) -> bytes:
-    """Return a stream's next chunk, or b"" at its end. Behind its own end little is waited for, and nothing breaks it.
-
-    Nor does anything behind an error that it told of itself: what it came to is said.
-    """
+    """Return a stream's next chunk, or b"" at its end. Behind its own end little is waited for, and no break counts."""
     if tap.ended:
         reply.has_ended()
     try:
         return await reply.read()
     except EngineFailure:
-        if tap.ended or tap.error is not None:
+        if _has_said_its_end(tap):
             return b""
         raise
+
+
+def _has_said_its_end(tap: StreamTap) -> bool:
+    """Whether the stream has told what it came to, its end or an error: no break of the connection changes that."""
+    return tap.ended or tap.error is not None
 
 
 async def _relay_whole(reply: Reply, client: Downstream, passage: Passage) -> Outcome | Busy:
@@ -199,7 +211,7 @@ async def _relay_whole(reply: Reply, client: Downstream, passage: Passage) -> Ou
         passage.begun(reply)
     passage.holds(tap.response_id)
     headers = client_headers(reply.headers, stream=False) + passage.own_headers
-    await client.commit(reply.status, headers, content_length=len(held) if is_whole else reply.content_length)
+    client.commit(reply.status, headers, content_length=len(held) if is_whole else reply.content_length)
     await client.write(bytes(held))
     while not reply.at_end:
         chunk = await reply.read()

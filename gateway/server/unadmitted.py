@@ -131,7 +131,7 @@ async def _relay(reply: Reply, visit: Visit, chunk: bytes) -> None:
     is_stream = reply.is_event_stream and reply.status == 200
     client.tap = tap = StreamTap(visit.dialect) if is_stream else None
     headers = client_headers(reply.headers, stream=is_stream) + request_id_headers(visit.dialect, visit.request_id)
-    await client.commit(reply.status, headers, content_length=reply.content_length)
+    client.commit(reply.status, headers, content_length=reply.content_length)
     while chunk:
         if tap is not None:
             tap.feed(chunk)

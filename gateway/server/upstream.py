@@ -13,48 +13,75 @@ import math
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
 
 import aiohttp
+from aiohttp.http_exceptions import HttpProcessingError
 
 from gateway.engines.target import Target
 from gateway.server import engine_failure
-from gateway.server.connector import Attempt, Body, current_attempt
+from gateway.server.connector import Attempt, EngineConnections, Origin, origin_of
 from gateway.server.engine_failure import EngineFailure
+
+if TYPE_CHECKING:
+    from aiohttp.http_parser import RawResponseMessage
 
 KEY_REFUSED = frozenset({401, 403, 407})
 END_S_MAX = 1.0
 LEFTOVER_BYTES_MAX = 1 << 16
 STALE_S_MAX = 1.0  # a connection that was closed says so within a round trip; one that breaks later had the request
+_NO_END = "did not end its answer"
 
 Headers = Sequence[tuple[str, str]]
+Take = Callable[[bytes], bool]
 
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """One request as it goes to an engine: path and headers complete but for the engine's own key."""
+    """One request as it goes to an engine: path and headers complete but for what the engine's address decides."""
 
     method: str
     path: str
     headers: Headers
     body: bytes
 
+    def head(self, host: str, api_key: str | None) -> bytes:
+        """Write the head. Raises ValueError where a value would be more than one line."""
+        lines = [f"{self.method} {self.path} HTTP/1.1", f"Host: {host}"]
+        lines += [f"{name}: {value}" for name, value in self.headers]
+        if api_key is not None:
+            lines.append(f"Authorization: Bearer {api_key}")
+        if self.method == "POST":
+            lines.append(f"Content-Length: {len(self.body)}")
+        head = "\r\n".join(lines)
+        if head.count("\n") != len(lines) - 1 or head.count("\r") != len(lines) - 1 or "\0" in head:
+            raise ValueError("a header holds a line end")
+        return f"{head}\r\n\r\n".encode()
+
 
 class Reply:
-    """An engine's answer. `read` raises EngineFailure."""
+    """An engine's answer. `read` and `pour` raise EngineFailure."""
 
-    def __init__(self, response: aiohttp.ClientResponse, target: Target, first_byte_at: float) -> None:
-        self._response = response
+    def __init__(
+        self, message: RawResponseMessage, content: aiohttp.StreamReader, target: Target, watchdog: _Watchdog
+    ) -> None:
+        self._message = message
+        self._content = content
         self._idle_s = target.timeouts.idle_s
         self._first_byte_s = target.timeouts.first_byte_s
-        self._watchdog = _Watchdog(response.content)
-        self._first_byte_at: float | None = first_byte_at
+        self._loop = asyncio.get_running_loop()
+        self._watchdog = watchdog
+        self._first_byte_at: float | None = watchdog.at
         self._end_at = math.inf
-        self.status = response.status
+        self._waiter: asyncio.Future[bool] | None = None
+        self._take: Take | None = None
+        self.status = message.code
 
     @property
     def headers(self) -> list[tuple[str, str]]:
         """Every header as the engine wrote it, in order."""
-        return [(_text(name), _text(value)) for name, value in self._response.raw_headers]
+        return [(_text(name), _text(value)) for name, value in self._message.raw_headers]
 
     def require_for_caller(self) -> None:
         """Raise EngineFailure for a status that is no answer to a caller: interim, a redirect, or none that there is.
@@ -68,46 +95,95 @@ class Reply:
 
     def require_body(self, body: bytes) -> None:
         """Raise EngineFailure where the whole answer, said to be JSON, is empty: so ends one that broke off unseen."""
-        is_json = self._response.content_type == "application/json"
-        if is_json and not body and self.at_end and self.status < 300:
+        if self._content_type == "application/json" and not body and self.at_end and self.status < 300:
             raise engine_failure.broken("answered with nothing")
 
     @property
     def is_event_stream(self) -> bool:
-        return self._response.content_type == "text/event-stream"
+        return self._content_type == "text/event-stream"
+
+    @property
+    def _content_type(self) -> str:
+        stated: str = self._message.headers.get("Content-Type", "")
+        return stated.partition(";")[0].strip().lower()
 
     @property
     def content_length(self) -> int | None:
         """The length that the answer states, in bytes, or None for a chunked one."""
-        return self._response.content_length
+        stated = self._message.headers.get("Content-Length")
+        return None if stated is None else int(stated)
 
     @property
     def at_end(self) -> bool:
         """Whether everything has been read: no further `read` is needed to know it."""
-        content = self._response.content
+        content = self._content
         return content.at_eof() and content.exception() is None
 
     async def read(self) -> bytes:
         """Return the bytes that came, as soon as any come; b"" at the end of a complete answer."""
+        while not (chunk := self._arrived()) and not self.at_end:
+            await self._wait(None)
+        return chunk
+
+    async def pour(self, take: Take) -> None:
+        """Give each chunk to `take` in the instant in which it comes, until the answer ends or `take` says no more."""
+        while not self.at_end:
+            chunk = self._arrived()
+            if not (take(chunk) if chunk else await self._wait(take)):
+                return
+
+    def notify(self) -> None:
+        """Something came: bytes, the end, or a failure."""
+        waiter, take = self._waiter, self._take
+        if waiter is None or waiter.done():
+            return
+        goes_on = True
+        if take is not None:
+            try:
+                if chunk := self._arrived():
+                    goes_on = take(chunk)
+            except Exception as error:  # noqa: BLE001 - it is told to whoever waits
+                waiter.set_exception(error)
+                return
+            if goes_on and not self._content.is_eof():
+                self._watchdog.at = self._loop.time() + self._idle_s
+                return
+        waiter.set_result(goes_on)
+
+    def time_is_up(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_exception(_TimeIsUp())
+
+    def _arrived(self) -> bytes:
+        """Return what has come and was not read. Raises EngineFailure where nothing is left before a break."""
+        content = self._content
+        if self.at_end:
+            return b""
+        if self._end_at != math.inf and self._end_at <= self._loop.time():
+            raise engine_failure.broken(_NO_END)
+        # What came before the break is the caller's; the break is told when it is read.
+        rest: bytes = content._read_nowait(-1)  # noqa: SLF001 - a failed reader refuses its public ones
+        if not rest and (error := content.exception()) is not None:
+            assert isinstance(error, (aiohttp.ClientError, OSError)), "only a connection fails its answer"
+            raise engine_failure.of(error) from error
+        return rest
+
+    async def _wait(self, take: Take | None) -> bool:
+        """Wait until something comes, with `take` until that has had enough: False."""
         first_byte_at = self._first_byte_at
-        loop = asyncio.get_running_loop()
-        limit_at = loop.time() + self._idle_s if first_byte_at is None else first_byte_at
+        limit_at = self._loop.time() + self._idle_s if first_byte_at is None else first_byte_at
         self._watchdog.until(min(limit_at, self._end_at))
+        self._waiter, self._take = self._loop.create_future(), take
         try:
-            return await self._response.content.readany()
+            return await self._waiter
         except _TimeIsUp:
             if self._end_at <= limit_at:
-                raise engine_failure.broken("did not end its answer") from None
+                raise engine_failure.broken(_NO_END) from None
             if first_byte_at is None:
                 raise engine_failure.timed_out("idle_s", self._idle_s) from None
             raise engine_failure.timed_out("first_byte_s", self._first_byte_s) from None
-        except (aiohttp.ClientError, OSError) as error:
-            # What came before the break is the caller's; the break is told when it is read.
-            rest = self._response.content._read_nowait(-1)  # noqa: SLF001 - a failed reader refuses its public ones
-            if rest:
-                return rest
-            raise engine_failure.of(error) from error
         finally:
+            self._waiter = None
             self._watchdog.until(math.inf)
 
     def began(self) -> None:
@@ -128,42 +204,48 @@ class Reply:
         except EngineFailure:
             return
 
-    def close(self) -> None:
-        self._watchdog.cancel()
-
 
 class Upstream:
-    """Sends requests to engines over one session. resent: told the engine's name whenever a request goes twice."""
+    """Sends requests to engines. resent: told the engine's name whenever a request goes twice."""
 
-    def __init__(self, session: aiohttp.ClientSession, resent: Callable[[str], None]) -> None:
-        self._session = session
+    def __init__(self, connections: EngineConnections, resent: Callable[[str], None]) -> None:
+        self._connections = connections
         self._resent = resent
 
     @asynccontextmanager
     async def open(self, target: Target, outgoing: Outgoing) -> AsyncIterator[Reply]:
         """Send, and yield the answer once its head is here. Raises EngineFailure."""
-        first_byte_at = asyncio.get_running_loop().time() + target.timeouts.first_byte_s
-        attempt, response = await self._send(target, outgoing, first_byte_at)
-        reply = Reply(response, target, first_byte_at)
+        watchdog = _Watchdog(target.timeouts.first_byte_s)
+        attempt: Attempt | None = None
         try:
+            attempt, message, content = await self._send(target, outgoing, watchdog)
+            reply = Reply(message, content, target, watchdog)
+            watchdog.time_is_up = reply.time_is_up
+            attempt.handler.listener = reply.notify
             yield reply
         finally:
-            reply.close()
-            # The response lets go of its connection when the answer's end has come, though its bytes wait to be read:
-            # from then on the connection is the next request's.
-            if response.connection is not None:
+            watchdog.cancel()
+            if attempt is not None:
                 attempt.abort()
-            response.close()
 
     async def _send(
-        self, target: Target, outgoing: Outgoing, first_byte_at: float
-    ) -> tuple[Attempt, aiohttp.ClientResponse]:
+        self, target: Target, outgoing: Outgoing, watchdog: _Watchdog
+    ) -> tuple[Attempt, RawResponseMessage, aiohttp.StreamReader]:
+        origin = origin_of(target.url)
+        head = outgoing.head(origin.host_header, target.api_key)
         for may_resend in (True, False):
             # Where one kept connection turned out closed, others likely are: the engine went away.
-            attempt = Attempt(on_new_connection=not may_resend)
+            attempt = self._connections.kept(origin) if may_resend else None
+            if attempt is None:
+                attempt = await self._connected(target, origin, watchdog.at)
             try:
-                return attempt, await self._request(attempt, target, outgoing, first_byte_at)
-            except (aiohttp.ClientError, OSError) as error:
+                watchdog.time_is_up = partial(attempt.handler.set_exception, _TimeIsUp())
+                watchdog.until(watchdog.at)
+                return attempt, *await attempt.send(head, outgoing.body)
+            except _TimeIsUp:
+                attempt.abort()
+                raise engine_failure.timed_out("first_byte_s", target.timeouts.first_byte_s) from None
+            except (aiohttp.ClientError, HttpProcessingError, OSError) as error:
                 attempt.abort()
                 is_stale = attempt.reused and attempt.heard_nothing and attempt.age_s < STALE_S_MAX
                 if may_resend and is_stale and engine_failure.is_no_answer(error):
@@ -175,28 +257,18 @@ class Upstream:
                 raise
         raise AssertionError("the second attempt returns or raises")
 
-    async def _request(
-        self, attempt: Attempt, target: Target, outgoing: Outgoing, first_byte_at: float
-    ) -> aiohttp.ClientResponse:
-        headers = list(outgoing.headers)
-        if target.api_key is not None:
-            headers.append(("Authorization", f"Bearer {target.api_key}"))
-        current_attempt.set(attempt)
+    async def _connected(self, target: Target, origin: Origin, first_byte_at: float) -> Attempt:
         limit = asyncio.timeout_at(first_byte_at)
         try:
             async with limit:
-                return await self._session.request(
-                    outgoing.method,
-                    target.url + outgoing.path,
-                    headers=headers,
-                    data=Body(outgoing.body) if outgoing.method == "POST" else None,
-                    allow_redirects=False,
-                    timeout=aiohttp.ClientTimeout(connect=target.timeouts.connect_s, ceil_threshold=math.inf),
-                )
+                return await self._connections.made(origin, connect_s=target.timeouts.connect_s)
         except TimeoutError:
             if limit.expired():
                 raise engine_failure.timed_out("first_byte_s", target.timeouts.first_byte_s) from None
-            raise
+            late = aiohttp.ConnectionTimeoutError(f"Connection timeout to host {target.url}")
+            raise engine_failure.of(late) from late
+        except (aiohttp.ClientError, OSError) as error:
+            raise engine_failure.of(error) from error
 
 
 class _TimeIsUp(Exception):  # noqa: N818 - never leaves this module
@@ -204,16 +276,21 @@ class _TimeIsUp(Exception):  # noqa: N818 - never leaves this module
 
 
 class _Watchdog:
-    """Fails a pending read when its time is up; one timer, moved only when it fires too early."""
+    """Says when the time is up; one timer, moved only when it fires too early.
 
-    def __init__(self, content: aiohttp.StreamReader) -> None:
-        self._content = content
+    at: when the time is up, by the loop's clock; never: infinity. time_is_up: who is told.
+    """
+
+    __slots__ = ("_loop", "_timer", "at", "time_is_up")
+
+    def __init__(self, limit_s: float) -> None:
         self._loop = asyncio.get_running_loop()
-        self._at = math.inf
         self._timer: asyncio.TimerHandle | None = None
+        self.at = self._loop.time() + limit_s
+        self.time_is_up: Callable[[], object] = _nobody_waits
 
     def until(self, at: float) -> None:
-        self._at = at
+        self.at = at
         if at != math.inf and (self._timer is None or self._timer.when() > at):
             self.cancel()
             self._timer = self._loop.call_at(at, self._fire)
@@ -225,11 +302,15 @@ class _Watchdog:
 
     def _fire(self) -> None:
         self._timer = None
-        if self._loop.time() < self._at:
-            self.until(self._at)
+        if self._loop.time() < self.at:
+            self.until(self.at)
         else:
             # A wrong chunk header leaves aiohttp's parser silent for ever; this wakes its reader all the same.
-            self._content.set_exception(_TimeIsUp())
+            self.time_is_up()
+
+
+def _nobody_waits() -> None:
+    pass
 
 
 def _text(raw: bytes) -> str:

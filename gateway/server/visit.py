@@ -1,4 +1,4 @@
-"""One request on the public port, as every step of its walk sees it."""
+"""One request on the public port, as every step of its walk sees it: what is learned of it is filled in as it goes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gateway.observe.tracing import Trace
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Visit:
     """identity: None until it is known who asks. exchange: None outside the generation routes, aside: None on them.
 

@@ -44,6 +44,7 @@ _RESPONSE_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _RESPONSE_HEAD = re.compile(rb'\s*\{\s*"id"\s*:\s*"([A-Za-z0-9_-]{1,128})"')
 _ERROR_HEAD = re.compile(rb'\s*\{\s*"(?:error"\s*:\s*+(?!null)|type"\s*:\s*"error"|object"\s*:\s*"error")')
 _USAGE = re.compile(rb'"usage"\s*:\s*(?=\{)')
+_DECODER = json.JSONDecoder()
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +175,7 @@ class BodyTap:
         if not starts:
             return None
         try:
-            usage, _ = json.JSONDecoder().raw_decode(self._tail[starts[-1] :].decode(errors="replace"))
+            usage, _ = _DECODER.raw_decode(self._tail[starts[-1] :].decode(errors="replace"))
         except (ValueError, RecursionError):
             return None
         return _usage(usage)

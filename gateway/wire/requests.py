@@ -7,7 +7,7 @@ decided elsewhere. What was judged is what is sent: a body that needs no change 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -42,6 +42,7 @@ _WHOLE_PROMPT_MEMBERS = (
 _OPERATOR_HOLDERS = frozenset({*OPERATOR_MEMBERS, "vllm_xargs"})
 _WHOLE_PROMPT_NAMES = frozenset(_WHOLE_PROMPT_MEMBERS)
 _TEXT_FORMS = frozenset({PromptForm.CHAT, PromptForm.COMPLETION, PromptForm.RESPONSES, PromptForm.MESSAGES})
+_RELEASED: Mapping[str, Any] = MappingProxyType({})
 _NEWER_OUTPUT_MEMBER = "max_completion_tokens"
 
 
@@ -55,7 +56,7 @@ class Draft:
     model: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Call:
     """One judged request.
 
@@ -64,7 +65,7 @@ class Call:
     is_divisible: one prompt, of which prefixes can be computed beforehand without any effect on the answer.
     output_member: the member that states the output limit, or in which one has to be set where none is stated; None:
     nothing is generated.
-    members: the parsed body, empty once `released`. present: the names of all its members.
+    members: the parsed body, empty after `release`. present: the names of all its members.
     """
 
     route: Route
@@ -91,9 +92,9 @@ class Call:
             return audio_form.rewritten(self.body, set_members)
         return strict_json.rewrite(self.body, remove=CONTROL_MEMBERS, put=set_members, present=self.present)
 
-    def released(self) -> Call:
-        """The same call without its parsed members: what is kept while it waits and runs."""
-        return replace(self, members=MappingProxyType({}))
+    def release(self) -> None:
+        """Let go of the parsed members, which nobody needs while the request waits and runs."""
+        self.members = _RELEASED
 
 
 def parse(route: Route, body: bytes, bounds: RequestBounds, allowed_engine_fields: frozenset[str]) -> Call:

@@ -13,7 +13,7 @@ from gateway.engines.watch import EngineWatch
 from gateway.server import wiring
 from gateway.server.calibrations import step_model_of
 from gateway.server.clock import LoopClock
-from gateway.server.connector import engine_session
+from gateway.server.connector import EngineConnections
 from gateway.server.questions import Questions
 from gateway.server.upstream import Upstream
 from gateway.strict_yaml import ConfigError
@@ -129,8 +129,8 @@ async def model_now(folder, engine, members):
     """The model as a command gets it that starts no gateway."""
     settings = await asyncio.to_thread(settings_for, folder, engine, engine=members)
     clock = LoopClock()
-    async with engine_session() as session:
-        questions = Questions(Upstream(session, lambda _engine: None))
+    async with EngineConnections() as connections:
+        questions = Questions(Upstream(connections, lambda _engine: None))
         (pool,) = wiring.pools(settings)
         watch = EngineWatch(pool.targets[0], questions, clock.now, lambda _watch: None)
         await watch.look()

@@ -12,7 +12,7 @@ import pytest
 from gateway.core.types import EngineLimits
 from gateway.engines.target import Carrier, EngineUnreachable, Scheduling, Target, Timeouts
 from gateway.server import connector, dispatch, upstream
-from gateway.server.connector import engine_session
+from gateway.server.connector import EngineConnections
 from gateway.server.gate import Lease
 from gateway.server.questions import Questions
 from gateway.testing import answers
@@ -145,7 +145,8 @@ async def test_nor_after_the_end_of_a_kept_response_that_is_told_again(tmp_path,
 async def test_a_connection_is_dropped_before_vllm_would_close_it_for_being_idle(tmp_path, monkeypatch, idle_s):
     assert connector.IDLE_S_MAX < VLLM_KEEPS_S
     ahead_s = 0.0
-    monkeypatch.setattr(aiohttp.connector, "monotonic", lambda: time.monotonic() + ahead_s)
+    for keeps in (connector, aiohttp.connector):
+        monkeypatch.setattr(keeps, "monotonic", lambda: time.monotonic() + ahead_s)
     async with ScriptedEngine(answers.completion()) as engine, running(tmp_path, engine) as gateway:
         await gateway.chat()
         opened, ahead_s = engine.connections_opened, idle_s
@@ -178,7 +179,7 @@ async def test_a_question_that_finds_nobody_says_so_in_the_systems_own_words():
     await engine.listen()
     await engine.refuse_connections()
     target = Target("a", engine.url, "chat", Scheduling.FCFS, Carrier.AUTO, EngineLimits(), Timeouts(5, 5, 5))
-    async with engine_session() as session:
-        questions = Questions(upstream.Upstream(session, lambda _engine: None))
+    async with EngineConnections() as connections:
+        questions = Questions(upstream.Upstream(connections, lambda _engine: None))
         with pytest.raises(EngineUnreachable, match=f"Cannot connect to host 127.0.0.1:{engine.port}"):
             await questions.get(target, "/version", timeout_s=5)

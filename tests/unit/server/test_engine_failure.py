@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import aiohttp
 import pytest
+from aiohttp.http_exceptions import BadHttpMessage
 
 from gateway.core.types import Outcome, Reason
 from gateway.server import engine_failure
@@ -20,6 +21,7 @@ KEY = SimpleNamespace(host="h", port=1, ssl=False, is_ssl=False)
         (aiohttp.ConnectionTimeoutError(), Reason.ENGINE_UNREACHABLE),
         (aiohttp.ServerDisconnectedError(), Reason.ENGINE_BROKEN),
         (aiohttp.ClientPayloadError(), Reason.ENGINE_BROKEN),
+        (BadHttpMessage("odd"), Reason.ENGINE_BROKEN),
         (aiohttp.ClientOSError(104, "reset"), Reason.ENGINE_BROKEN),
         (ConnectionResetError(), Reason.ENGINE_BROKEN),
     ],

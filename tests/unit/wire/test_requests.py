@@ -305,6 +305,7 @@ def test_an_output_limit_is_written_where_the_engine_reads_it(call: Call) -> Non
 
 def test_a_released_call_still_knows_what_to_send() -> None:
     call = chat(priority=1, stream=True)
-    released = call.released()
-    assert not released.members
-    assert released.rewritten(set_members={"priority": 2}) == call.rewritten(set_members={"priority": 2})
+    whole = call.rewritten(set_members={"priority": 2})
+    call.release()
+    assert not call.members
+    assert call.rewritten(set_members={"priority": 2}) == whole
