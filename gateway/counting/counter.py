@@ -49,6 +49,10 @@ class Uncountable(Exception):  # noqa: N818  a property of the request
         self.refusal = refusal
 
 
+class EngineCannotCount(Uncountable):
+    """The engine has no route that counts, or none for this model: so it is for every prompt."""
+
+
 class TokenCounter(Protocol):
     """Counts the prompt of one call. `method` is how it counts where nothing has to be estimated."""
 

@@ -2,7 +2,8 @@
 
 Owns the judgement over the last answers and the change to the engine's own count. A pool whose engine was given another
 template or model revision than the gateway's files is told from one odd answer. The change is for good: files that are
-not the engine's do not become so again by themselves. Answers are compared on the event loop, one at a time.
+not the engine's do not become so again by themselves. Where the engine cannot count, the local count goes on as the
+estimate that it is. Answers are compared on the event loop, one at a time.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 
-from gateway.counting.counter import Count, CountingMethod, TokenCounter
+from gateway.counting.counter import Count, CountingMethod, EngineCannotCount, TokenCounter
 from gateway.wire.requests import Call
 
 TOLERANCE = 0.01
@@ -31,17 +33,30 @@ class WatchedCounter:
         self._drifted = drifted
         self._errors: deque[float] = deque(maxlen=ANSWERS_MAX)
         self.has_drifted = False
+        self._engine_counts = True
 
     @property
     def method(self) -> CountingMethod:
-        return self._counter.method
+        if not self.has_drifted:
+            return self.local.method
+        return self.engine.method if self._engine_counts else CountingMethod.ESTIMATE
 
     async def count(self, call: Call, *, context_tokens: int | None = None) -> Count:
         """The count of the counter in force. Raises what that raises."""
-        return await self._counter.count(call, context_tokens=context_tokens)
+        if not self.has_drifted:
+            return await self.local.count(call, context_tokens=context_tokens)
+        if self._engine_counts:
+            try:
+                return await self.engine.count(call, context_tokens=context_tokens)
+            except EngineCannotCount:
+                self._engine_counts = False
+        near = await self.local.count(call, context_tokens=context_tokens)
+        return replace(near, method=CountingMethod.ESTIMATE)
 
     async def prompt_ids(self, call: Call) -> array[int] | None:
-        return await self._counter.prompt_ids(call)
+        if self.has_drifted:
+            return await self.engine.prompt_ids(call) if self._engine_counts else None
+        return await self.local.prompt_ids(call)
 
     def learn(self, count: Count, engine_tokens: int) -> None:
         """Take in one answer's usage. Estimates are no drift: they never claimed to be exact."""
@@ -52,7 +67,3 @@ class WatchedCounter:
         if len(self._errors) >= ANSWERS_MIN and mean > TOLERANCE:
             self.has_drifted = True
             self._drifted(mean)
-
-    @property
-    def _counter(self) -> TokenCounter:
-        return self.engine if self.has_drifted else self.local

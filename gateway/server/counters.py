@@ -15,7 +15,7 @@ from typing import Any, assert_never
 import structlog
 
 from gateway.core.types import Reason, Refusal
-from gateway.counting.counter import TokenCounter
+from gateway.counting.counter import EngineCannotCount, TokenCounter
 from gateway.counting.drift import WatchedCounter
 from gateway.counting.estimate import ByteEstimate
 from gateway.counting.local import LocalTokenizer
@@ -36,6 +36,7 @@ from gateway.wire.answers import is_leaving
 QUESTION_S_MAX = 5.0  # below a whole count's limit, so that one engine's silence is told from a crowd before it
 _PROMPT_REFUSED = frozenset({400, 422})
 _NO_ROOM = frozenset({429, 503})
+_NO_SUCH_ROUTE = frozenset({404, 405, 501})
 
 
 class PoolTokenizerUnusable(Exception):  # noqa: N818 - a state of the operator's files
@@ -131,6 +132,8 @@ class Counters:
             if answer.status in _NO_ROOM:
                 raise Refusing(_no_room())
             self._tell(watch.target.name, answer.status)
+            if answer.status in _NO_SUCH_ROUTE:
+                raise EngineCannotCount(_no_count())
             value = _object(answer.body) if answer.status == 200 else None
             if value is None:
                 raise Refusing(_no_count())

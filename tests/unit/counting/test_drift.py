@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gateway.counting.counter import Count, CountingMethod
+from gateway.core.types import Reason, Refusal
+from gateway.counting.counter import Count, CountingMethod, EngineCannotCount
 from gateway.counting.drift import ANSWERS_MIN, WatchedCounter
 from gateway.counting.estimate import BYTES_PER_TOKEN, BYTES_PER_TOKEN_LEAST, ByteEstimate
 from gateway.testing.counted_calls import a_counted_call
@@ -39,6 +40,27 @@ async def test_a_count_that_stays_off_gives_way_to_the_engines_and_is_told_once(
         counter.learn(await counter.count(CALL), 110)
     assert (counter.has_drifted, counter.method, len(told)) == (True, CountingMethod.ENGINE, 1)
     assert (await counter.count(CALL)).method is CountingMethod.ENGINE
+
+
+class Dumb(Fixed):
+    """An engine without a route that counts. asked: how often it was asked."""
+
+    asked = 0
+
+    async def count(self, _call: object, **_ways: object) -> Count:
+        self.asked += 1
+        raise EngineCannotCount(Refusal(Reason.NO_ENGINE, "It has no such route."))
+
+
+async def test_where_the_engine_cannot_count_the_local_count_goes_on_as_an_estimate() -> None:
+    engine = Dumb(CountingMethod.ENGINE)
+    counter = WatchedCounter(Fixed(CountingMethod.LOCAL), engine, lambda _mean: None)
+    for _ in range(ANSWERS_MIN):
+        counter.learn(Count(100, 100, CountingMethod.LOCAL), 110)
+    counts = [await counter.count(CALL) for _ in range(3)]
+    assert counts == [Count(100, 100, CountingMethod.ESTIMATE)] * 3
+    assert (counter.has_drifted, counter.method, engine.asked) == (True, CountingMethod.ESTIMATE, 1)
+    assert await counter.prompt_ids(CALL) is None
 
 
 async def test_one_odd_answer_among_right_ones_is_no_drift() -> None:
