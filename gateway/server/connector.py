@@ -41,7 +41,7 @@ class NotedHandler(ResponseHandler):
     listener: called whenever something came of an answer's body: bytes, its end, a failure.
 
     Stricter than aiohttp, whose parser takes an answer's head with bare line feeds, and to which an answer that ends
-    with its connection is complete however the connection ended.
+    with its connection is complete however the connection ended. What comes unasked ends the connection.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -50,16 +50,25 @@ class NotedHandler(ResponseHandler):
         self.bytes_back = 0
         self.listener: Callable[[], None] | None = None
         self._head: bytes | None = None
-        # One parser reads all the answers of a connection.
-        self.set_response_params(read_until_eof=True, auto_decompress=False)
+        self._is_asked = False
+        self._was_paused = False
 
     def expect_answer(self) -> None:
         self.requests += 1
         self.bytes_back = 0
         self._head = b""
+        self._is_asked, self._was_paused = True, False
         self._payload = self.listener = None  # the last answer may still be read
+        # A parser of its own for each answer: what the last one left in it, a trailer or half a head, would be in this.
+        self.set_response_params(read_until_eof=True, auto_decompress=False)
+
+    def has_answered(self) -> None:
+        self._is_asked = False
 
     def data_received(self, data: bytes) -> None:
+        if data and not self._is_asked:
+            self.abort()
+            return
         self.bytes_back += len(data)
         if self._head is not None and not self._is_head_well(data):
             self._head = None
@@ -68,17 +77,23 @@ class NotedHandler(ResponseHandler):
         super().data_received(data)
         # aiohttp tells a parser's failure to whoever awaits the next head, and lets whoever reads this body wait for
         # ever.
-        if self._exception is not None and self._payload is not None and self._payload.exception() is None:
-            self._payload.set_exception(aiohttp.ClientPayloadError("the body's framing is wrong"))
+        if self._exception is not None:
+            self._break_off("the body's framing is wrong")
         if self.listener is not None:
             self.listener()
+
+    def pause_reading(self) -> None:
+        self._was_paused = True
+        super().pause_reading()
 
     def resume_reading(self, resume_parser: bool = True) -> None:
         """Go on where reading was paused: aiohttp asks for it after every read.
 
-        What the parser had put aside comes at once, in the middle of that read, and is told after it.
+        What the parser had put aside comes at once, in the middle of that read, and is told after it. A parser that was
+        paused between two chunks puts aside what comes after it was resumed, too: from the first pause on every read
+        has it go on.
         """
-        if self._reading_paused:
+        if self._was_paused:
             listener, self.listener = self.listener, None
             super().resume_reading(resume_parser)
             self.listener = listener
@@ -86,12 +101,17 @@ class NotedHandler(ResponseHandler):
                 self._loop.call_soon(listener)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        payload = self._payload
-        if exc is not None and payload is not None and not payload.is_eof() and payload.exception() is None:
-            payload.set_exception(aiohttp.ClientPayloadError("the connection was lost inside the answer"))
+        if exc is not None:
+            self._break_off("the connection was lost inside the answer")
         super().connection_lost(exc)
         if self.listener is not None:
             self.listener()
+
+    def _break_off(self, why: str) -> None:
+        """Tell whoever reads a body that has not ended."""
+        body = self._payload
+        if body is not None and not body.is_eof() and body.exception() is None:
+            body.set_exception(aiohttp.ClientPayloadError(why))
 
     def _is_head_well(self, data: bytes) -> bool:
         """Look at the answer's head until it has ended."""
@@ -156,9 +176,10 @@ class Attempt:
         if self._connection is None:
             return
         if self._transport.get_write_buffer_size():
-            self._connection.close()  # it answered before it had the whole request
-        else:
-            self._connection.release()
+            self.abort()  # it answered before it had the whole request, and may never take the rest
+            return
+        self.handler.has_answered()
+        self._connection.release()
         self._connection = None
 
 

@@ -142,11 +142,11 @@ class Reply:
             try:
                 if chunk := self._arrived():
                     goes_on = take(chunk)
+                    self._watchdog.at = min(self._loop.time() + self._idle_s, self._end_at)
             except Exception as error:  # noqa: BLE001 - it is told to whoever waits
                 waiter.set_exception(error)
                 return
-            if goes_on and not self._content.is_eof():
-                self._watchdog.at = self._loop.time() + self._idle_s
+            if goes_on and not self._content.is_eof() and self._content.exception() is None:
                 return
         waiter.set_result(goes_on)
 
