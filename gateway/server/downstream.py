@@ -13,11 +13,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from http import HTTPStatus
+from typing import TYPE_CHECKING, cast
 
 from aiohttp import HttpVersion11, web
 from aiohttp.helpers import rfc822_formatted_time
 
 from gateway.wire.sse import StreamTap
+
+if TYPE_CHECKING:
+    from gateway.server.front import FrontConnection
 
 LAST_WORDS_S_MAX = 5.0
 
@@ -74,11 +78,6 @@ class Downstream:
     def is_committed(self) -> bool:
         return self.response is not None
 
-    @property
-    def closes(self) -> bool:
-        """Whether the connection ends with this answer, as far as is known before it is committed."""
-        return self._is_last or self._is_last_here()
-
     def close_after(self) -> None:
         """End the connection with this answer."""
         self._is_last = True
@@ -88,7 +87,7 @@ class Downstream:
         assert self.response is None, "one request has one answer"
         request, lines = self._request, [f"{name}: {value}" for name, value in headers]
         is_current = request.version >= HttpVersion11
-        keeps_alive = request.keep_alive and not self.closes
+        keeps_alive = request.keep_alive and not self._closes()
         if status in _WITHOUT_BODY:
             pass
         elif content_length is not None:
@@ -161,6 +160,12 @@ class Downstream:
                 await self.write(last_words)
         except (ClientGone, TimeoutError):
             self._abort()
+
+    def _closes(self) -> bool:
+        if self._is_last or self._is_last_here():
+            return True
+        connection = cast("FrontConnection", self._request.protocol)
+        return "Transfer-Encoding" in self._request.headers and not connection.ends_plainly
 
     def _to_socket(self, data: bytes) -> None:
         transport = self._request.transport

@@ -24,6 +24,7 @@ from gateway.wire import refusals
 from gateway.wire.dialects import Dialect
 
 HEADERS_MAX = 128
+_PLAIN_END = b"\r\n0\r\n\r\n"  # of a chunked body without trailers: no line of theirs could be this
 _SPOKEN = frozenset({HttpVersion10, HttpVersion11})
 _CRASHED = (
     b'{"error":{"message":"The gateway failed on this request.","type":"api_error","param":null,'
@@ -93,11 +94,12 @@ class Front(web.Server):
 class FrontConnection(RequestHandler):
     """One client connection."""
 
-    __slots__ = ("_front",)
+    __slots__ = ("_front", "_last_bytes")
 
     def __init__(self, front: Front, **options: Any) -> None:
         super().__init__(front, **options)
         self._front = front
+        self._last_bytes = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         if len(self._front.connections) < self._front.connections_max:
@@ -114,7 +116,17 @@ class FrontConnection(RequestHandler):
         and would keep its place and the engine busy. vLLM's own server decides alike.
         """
 
+    @property
+    def ends_plainly(self) -> bool:
+        """Whether a chunked body that has ended had no trailers, and nothing has come behind it.
+
+        aiohttp's parser makes the last trailer a header of the connection's next request, which another caller may have
+        sent by way of the same proxy.
+        """
+        return self._last_bytes == _PLAIN_END
+
     def data_received(self, data: bytes) -> None:
+        self._last_bytes = (self._last_bytes + data[-len(_PLAIN_END) :])[-len(_PLAIN_END) :]
         super().data_received(data)
         if self._messages and isinstance(self._messages[-1][0], _ErrInfo):
             self._break_body_off()

@@ -199,6 +199,22 @@ async def test_an_older_http_client_gets_a_stream_that_ends_with_the_connection(
     assert (answer.header("transfer-encoding"), answer.body) == (None, b"".join(EVENTS))
 
 
+async def test_an_older_http_client_keeps_its_connection_where_it_asks_for_it(tmp_path):
+    async with (
+        ScriptedEngine(answers.completion()) as engine,
+        running(tmp_path, engine) as gateway,
+        gateway.client() as client,
+    ):
+        body = json.dumps(a_chat()).encode()
+        for asked, said in (("keep-alive", "keep-alive"), ("close", None)):
+            head = client.head("POST", "/v1/chat/completions", {"Content-Length": str(len(body)), "Connection": asked})
+            await client.send(head.replace(b"HTTP/1.1", b"HTTP/1.0") + body)
+            answer = await client.read_answer()
+            assert (answer.status, answer.header("connection"), answer.header("transfer-encoding")) == (200, said, None)
+            assert answer.header("content-length") == str(len(answer.body))
+        assert await client.read_end() == b""
+
+
 async def test_keepalive_of_zero_serves_one_request_a_connection(tmp_path):
     async with (
         ScriptedEngine(answers.completion()) as engine,

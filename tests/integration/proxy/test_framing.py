@@ -161,3 +161,23 @@ async def test_a_compressed_body_that_is_refused_unread_is_not_inflated_either(t
         assert made == []
         answer = await gateway.ask(CHAT, gzip.compress(BODY), headers=encoded)
         assert (answer.status, len(made)) == (200, 1)
+
+
+async def test_what_trails_a_body_is_no_header_of_the_next_request(tmp_path):
+    async with ScriptedEngine(answers.completion()) as engine, running(tmp_path, engine) as gateway:
+        for end in (b"0\r\nx-api-key: gw-another\r\n\r\n", b"0\r\n", CHUNKS_END):
+            async with gateway.client() as client:
+                await client.send(head(CHUNKED) + chunk(BODY))
+                await client.send(end)
+                if end == b"0\r\n":
+                    await client.send(b"x-gateway-wait-ms: soon\r\n")
+                    await client.send(b"\r\n")
+                answer = await client.read_answer()
+                assert answer.status == 200
+                if end == CHUNKS_END:
+                    assert answer.header("connection") is None
+                    await client.post(CHAT, a_chat())
+                    assert (await client.read_answer()).status == 200
+                else:
+                    assert answer.header("connection") == "close"
+                    assert await client.read_end() == b""
