@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 
 import aiohttp.connector
@@ -69,6 +70,30 @@ async def test_a_break_is_a_502_before_the_first_event_and_the_streams_last_even
                 await client.read_answer()
         assert broken.value.body.startswith(TOKEN) and b'"engine_broken"' in broken.value.body
         await gateway.until_metric("gateway_requests_total", 3, outcome="engine_error")
+
+
+async def test_what_is_no_chunk_behind_one_that_is_breaks_the_stream_at_once(tmp_path, tls):
+    """Not when the engine has agreed to the connection's end, which this one never does."""
+    release, idle = asyncio.Event(), {"timeouts": {"connect_s": 5, "first_byte_s": 5, "idle_s": 5}}
+
+    async def script(_request, wire):
+        wire._writer.transport.pause_reading()
+        await wire.send(answers.STREAM_HEAD + answers.chunk(TOKEN))
+        await release.wait()
+        await wire.send(answers.chunk(TOKEN) + b"no chunk\r\n")
+        await asyncio.Event().wait()
+
+    async with (
+        ScriptedEngine(script, tls=tls) as engine,
+        running(tmp_path, engine, engine=idle) as gateway,
+        gateway.client() as client,
+    ):
+        await client.post(CHAT, a_chat(stream=True))
+        await client.read_head()
+        assert await client.read_chunk() == TOKEN
+        release.set()
+        assert await client.read_chunk() == TOKEN
+        assert b'"engine_broken"' in await client.read_chunk()
 
 
 async def test_an_engine_whose_certificate_nobody_vouches_for_gets_nothing(tmp_path):
