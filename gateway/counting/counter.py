@@ -50,7 +50,7 @@ class Uncountable(Exception):  # noqa: N818  a property of the request
 
 
 class EngineCannotCount(Uncountable):
-    """The engine has no route that counts, or none for this model: so it is for every prompt."""
+    """The engine has no route that counts, or not this model: so it is whatever the prompt."""
 
 
 class TokenCounter(Protocol):

@@ -3,7 +3,8 @@
 Owns the judgement over the last answers and the change to the engine's own count. A pool whose engine was given another
 template or model revision than the gateway's files is told from one odd answer. The change is for good: files that are
 not the engine's do not become so again by themselves. Where the engine cannot count, the local count goes on as the
-estimate that it is. Answers are compared on the event loop, one at a time.
+estimate that it is; the next prompt is asked of it all the same, since another engine or model may be meant. Answers
+are compared on the event loop, one at a time.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class WatchedCounter:
         self._drifted = drifted
         self._errors: deque[float] = deque(maxlen=ANSWERS_MAX)
         self.has_drifted = False
-        self._engine_counts = True
+        self._engine_counts = True  # as far as the last prompt has shown
 
     @property
     def method(self) -> CountingMethod:
@@ -45,18 +46,23 @@ class WatchedCounter:
         """The count of the counter in force. Raises what that raises."""
         if not self.has_drifted:
             return await self.local.count(call, context_tokens=context_tokens)
-        if self._engine_counts:
-            try:
-                return await self.engine.count(call, context_tokens=context_tokens)
-            except EngineCannotCount:
-                self._engine_counts = False
+        try:
+            counted = await self.engine.count(call, context_tokens=context_tokens)
+        except EngineCannotCount:
+            self._engine_counts = False
+        else:
+            self._engine_counts = True
+            return counted
         near = await self.local.count(call, context_tokens=context_tokens)
         return replace(near, method=CountingMethod.ESTIMATE)
 
     async def prompt_ids(self, call: Call) -> array[int] | None:
-        if self.has_drifted:
-            return await self.engine.prompt_ids(call) if self._engine_counts else None
-        return await self.local.prompt_ids(call)
+        if not self.has_drifted:
+            return await self.local.prompt_ids(call)
+        try:
+            return await self.engine.prompt_ids(call)
+        except EngineCannotCount:
+            return None
 
     def learn(self, count: Count, engine_tokens: int) -> None:
         """Take in one answer's usage. Estimates are no drift: they never claimed to be exact."""

@@ -210,12 +210,12 @@ class EngineWatch:
         if cards is None:
             self._complain(f"GET /v1/models: status {answer.status}, no list of models")
             return False
-        self.known.cards, self.known.cards_at = cards, self._now()
         if self._serves_others(cards):
             wanted, listed = ", ".join(self.target.models), ", ".join(str(card["id"]) for card in cards)
             self._complain(f"it serves none of its pool's models ({wanted}); it has {listed}")
             self._move(self.health.serves_others)
             return False
+        self.known.cards, self.known.cards_at = cards, self._now()
         return True
 
     def _serves_others(self, cards: Sequence[Mapping[str, Any]]) -> bool:

@@ -137,6 +137,8 @@ async def test_an_engine_that_serves_others_while_it_is_up_is_used_no_more():
     watched.now += CARDS_INTERVAL_S
     await watched.watch.look()
     assert watched.state is State.STRANGE
+    # What it lists is no model of the pool: to adapters that all of a pool's engines list it has nothing to say.
+    assert [card["id"] for card in watched.watch.known.cards] == ["tiny"]
 
 
 async def test_an_engine_that_lists_nothing_is_believed():
