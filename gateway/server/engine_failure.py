@@ -6,8 +6,6 @@ never what the engine or the caller sent.
 
 from __future__ import annotations
 
-import asyncio
-
 import aiohttp
 from aiohttp.http_exceptions import HttpProcessingError
 
@@ -55,7 +53,5 @@ def of(error: aiohttp.ClientError | HttpProcessingError | OSError) -> EngineFail
 
 
 def is_no_answer(error: aiohttp.ClientError | HttpProcessingError | OSError) -> bool:
-    """Whether the connection was lost, as a kept one is when the engine closed it meanwhile."""
-    lost = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, ConnectionError)
-    never_made = (aiohttp.ClientConnectorError, asyncio.TimeoutError)
-    return isinstance(error, lost) and not isinstance(error, never_made)
+    """Whether a connection that had been made was lost, as a kept one is when the engine closed it meanwhile."""
+    return isinstance(error, (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, ConnectionError))

@@ -44,9 +44,8 @@ def test_a_limit_that_ran_out_is_named_and_is_an_outcome_of_its_own():
     [
         (aiohttp.ServerDisconnectedError(), True),
         (aiohttp.ClientOSError(104, "reset"), True),
-        (aiohttp.ClientConnectorError(KEY, OSError(111, "refused")), False),
-        (aiohttp.ConnectionTimeoutError(), False),
         (aiohttp.ClientPayloadError(), False),
+        (BadHttpMessage("odd"), False),
     ],
 )
 def test_only_a_lost_connection_may_have_been_a_stale_one(error, lost):
