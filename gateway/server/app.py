@@ -131,7 +131,12 @@ class Gateway:
         )
         self._front = Front(
             Handlers(self.rooms).handle,
-            PortBounds(connections_max, limits.header_bytes_max, limits.keepalive_s or ONLY_REQUEST_S_MAX),
+            PortBounds(
+                connections_max,
+                limits.header_bytes_max,
+                limits.keepalive_s or ONLY_REQUEST_S_MAX,
+                limits.client_stall_s,
+            ),
             refused=refused,
             answered=lambda status: observer.answered(None, status),
         )

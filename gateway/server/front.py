@@ -39,11 +39,15 @@ Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 @dataclass(frozen=True, slots=True)
 class PortBounds:
-    """keepalive_s: also how long the head of a request may take, from the connection's beginning or the last answer."""
+    """keepalive_s: also how long the head of a request may take, from the connection's beginning or the last answer.
+
+    stall_s: how long a client has to take what is left for it once its connection is over.
+    """
 
     connections_max: int
     header_bytes_max: int
     keepalive_s: float
+    stall_s: float
 
 
 class Front(web.Server):
@@ -69,6 +73,7 @@ class Front(web.Server):
         self.refused = refused
         self.answered = answered
         self.connections_max = bounds.connections_max
+        self.stall_s = bounds.stall_s
         self.turned_away = TurnedAway()
 
     def __call__(self) -> RequestHandler:
@@ -94,7 +99,7 @@ class Front(web.Server):
 class FrontConnection(RequestHandler):
     """One client connection."""
 
-    __slots__ = ("_front", "_last_bytes")
+    __slots__ = ("_front", "_last_bytes", "_socket")
 
     def __init__(self, front: Front, **options: Any) -> None:
         super().__init__(front, **options)
@@ -103,11 +108,20 @@ class FrontConnection(RequestHandler):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         if len(self._front.connections) < self._front.connections_max:
+            self._socket = cast("asyncio.Transport", transport)
             super().connection_made(transport)
             return
         self._front.refused()
         self._force_close = True
         self._front.turned_away.take(cast("asyncio.Transport", transport))
+
+    async def start(self) -> None:
+        """Serve one request after the other. aiohttp closes then, and waits for ever for one that does not read."""
+        try:
+            await super().start()
+        finally:
+            if self._socket.get_write_buffer_size():
+                self._loop.call_later(self._front.stall_s, self._socket.abort)
 
     def eof_received(self) -> None:
         """The client sends nothing more: it is gone, and the connection is closed.

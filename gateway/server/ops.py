@@ -54,12 +54,13 @@ _PAGES = {  # read at import: no file is read on the loop
 }
 
 
+STALL_S_MAX = 30.0
 OPS_BOUNDS = PortBounds(
     connections_max=256,
     header_bytes_max=32_768,
     keepalive_s=75.0,  # above any scrape interval: a scraper keeps its connection
+    stall_s=STALL_S_MAX,
 )
-STALL_S_MAX = 30.0
 
 
 class Ops:

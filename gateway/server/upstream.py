@@ -3,7 +3,8 @@
 Owns the connection from dispatch until the whole answer has come or it is aborted; leaving `open` before that closes
 the engine's connection at once, which is how vLLM learns that its client is gone. Once the whole answer has come, read
 or not, the connection may carry another request and is left alone. Sends again, on a new connection, only where a kept
-one turned out closed at once and before a byte came back. Knows no queue and no client.
+one turned out closed at once and before a byte came back. Knows no queue and no client. One module, because an answer
+is read by the clock that began with its sending.
 """
 
 from __future__ import annotations

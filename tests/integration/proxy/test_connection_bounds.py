@@ -24,7 +24,7 @@ KEEPALIVE_S = 75
 @pytest.fixture
 def ops_bounds(monkeypatch):
     def state(connections_max=256, keepalive_s=75.0):
-        monkeypatch.setattr(app, "OPS_BOUNDS", PortBounds(connections_max, 32_768, keepalive_s))
+        monkeypatch.setattr(app, "OPS_BOUNDS", PortBounds(connections_max, 32_768, keepalive_s, 30.0))
 
     return state
 
@@ -171,6 +171,32 @@ async def test_who_does_not_take_its_page_is_cut_from_the_ops_port(tmp_path, mon
         await gateway.until(lambda: len(gateway.gateway._ops_front.connections) == 1)
         await gateway.until(lambda: not gateway.gateway._ops_front.connections)
         assert (await gateway.ops("/healthz")).status == 200
+
+
+@pytest.mark.parametrize("keepalive_s", [0, 1])
+async def test_who_does_not_take_the_end_of_its_answer_keeps_no_connection(tmp_path, keepalive_s):
+    """So little is left that nothing waits for it: its answer has ended, and the connection is only kept or closed."""
+    connections = set()
+
+    async def script(_request, wire):
+        await wire.send(answers.STREAM_HEAD)
+        while not any(each.transport.get_write_buffer_size() for each in connections):
+            await wire.send(answers.chunk(answers.token("x" * 30_000)))
+            await asyncio.sleep(0)
+        await wire.send(answers.chunk(answers.DONE) + answers.CHUNKS_END)
+
+    limits = {"keepalive_s": keepalive_s, "client_stall_s": 0.2}
+    async with (
+        ScriptedEngine(script) as engine,
+        running(tmp_path, engine, limits=limits) as gateway,
+        gateway.client(receive_buffer_bytes=4096) as client,
+    ):
+        front = gateway.gateway._front
+        await gateway.until(lambda: len(front.connections) == 1)
+        connections.update(front.connections)
+        await client.post(CHAT, a_chat(stream=True))
+        await gateway.until_metric("gateway_requests_total", 1)
+        await gateway.until(lambda: not front.connections)
 
 
 async def test_the_ops_port_names_no_library_and_refuses_in_json(tmp_path):
