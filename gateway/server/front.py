@@ -99,12 +99,13 @@ class Front(web.Server):
 class FrontConnection(RequestHandler):
     """One client connection."""
 
-    __slots__ = ("_front", "_last_bytes", "_socket")
+    __slots__ = ("_front", "_last_bytes", "_socket", "_taking_limit")
 
     def __init__(self, front: Front, **options: Any) -> None:
         super().__init__(front, **options)
         self._front = front
         self._last_bytes = b""
+        self._taking_limit: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         if len(self._front.connections) < self._front.connections_max:
@@ -120,8 +121,13 @@ class FrontConnection(RequestHandler):
         try:
             await super().start()
         finally:
-            if self._socket.get_write_buffer_size():
-                self._loop.call_later(self._front.stall_s, self._socket.abort)
+            if self._manager is not None and self._socket.get_write_buffer_size():  # without one it is lost already
+                self._taking_limit = self._loop.call_later(self._front.stall_s, self._socket.abort)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        if self._taking_limit is not None:
+            self._taking_limit.cancel()
+        super().connection_lost(exc)
 
     def eof_received(self) -> None:
         """The client sends nothing more: it is gone, and the connection is closed.
