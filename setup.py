@@ -1,4 +1,4 @@
-"""Compiles the admission core with mypyc where GATEWAY_COMPILED is 1; else nothing is built, and all is plain Python.
+"""Compiles the core and the simulated engine with mypyc where GATEWAY_COMPILED is 1; else all stays plain Python.
 
 The source is the same, and stays beside the extension modules for tracebacks. Why: docs/adr/0002-compiled-core.md
 """
@@ -8,16 +8,18 @@ from pathlib import Path
 
 from setuptools import Extension, setup
 
-COMPILED = ("gateway/core",)
+CORE = [path for path in sorted(Path("gateway/core").glob("*.py")) if path.stem != "__init__"]
+# What runs once a step or a request, and that nobody derives from in plain Python.
+SIMULATION = [
+    Path(f"bench/simulation/{name}.py")
+    for name in ("direct", "engine_room", "kv_blocks", "kv_runs", "posts", "quick_engine", "steps", "virtual_engine")
+]
 
 
 def extensions() -> list[Extension]:
     from mypyc.build import mypycify
 
-    modules = [
-        str(path) for folder in COMPILED for path in sorted(Path(folder).glob("*.py")) if path.stem != "__init__"
-    ]
-    return mypycify(["--config-file", "pyproject.toml", *modules], opt_level="1", debug_level="0")
+    return mypycify(["--config-file", "pyproject.toml", *map(str, CORE + SIMULATION)], opt_level="1", debug_level="0")
 
 
 setup(ext_modules=extensions() if os.environ.get("GATEWAY_COMPILED") == "1" else [])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 
@@ -82,20 +82,16 @@ class Block:
     references: int = 1
 
 
-@dataclass
 class KvBlocks(PlainBlocks):
     """Every named block is an object of its own, whatever its hash is made of."""
 
-    blocks: int
-    block_tokens: int
-    _plain: int = field(init=False)
-    # A dict finds its first slower, the more went before.
-    _cached: OrderedDict[Block, None] = field(default_factory=OrderedDict)
-    _by_hash: dict[Hashable, dict[Block, None]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        super().__init__(self.blocks)
+    def __init__(self, blocks: int, block_tokens: int) -> None:
+        super().__init__(blocks)
+        self.block_tokens = block_tokens
         self._plain = self.free
+        # A dict finds its first slower, the more went before.
+        self._cached: OrderedDict[Block, None] = OrderedDict()
+        self._by_hash: dict[Hashable, dict[Block, None]] = {}
 
     def find(self, request: Holder) -> Found:
         held: list[Block] = []
@@ -139,7 +135,8 @@ class KvBlocks(PlainBlocks):
     def release(self, request: Holder) -> None:
         free = request.blocks - request.named
         self._plain += free
-        for block in reversed(request.held):
+        held: list[Block] = request.held
+        for block in reversed(held):
             block.references -= 1
             if not block.references:
                 self._cached[block] = None

@@ -197,7 +197,8 @@ class KvRuns(PlainBlocks):
     def release(self, request: Holder) -> None:
         free = request.blocks - request.named
         self._plain += free
-        for mine in reversed(request.held):
+        held: list[Span] = request.held
+        for mine in reversed(held):
             strand = mine.strand
             strand.held.remove(mine)
             left = _without(mine.first, mine.behind, strand.held) if strand.held else [(mine.first, mine.behind)]

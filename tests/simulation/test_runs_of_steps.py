@@ -17,6 +17,7 @@ from bench.simulation.quick_engine import QuickEngine
 from bench.simulation.steps import EngineFlags, EngineRequest, Step, StepTime
 from bench.simulation.virtual_engine import VirtualEngine
 from bench.simulation.virtual_pool import VirtualPool
+from gateway.observe.release import CORE_IS_COMPILED
 from gateway.policy.source import load
 from gateway.testing.builders import an_engine
 
@@ -78,6 +79,7 @@ def test_steps_taken_as_one_are_the_steps_taken_one_by_one(seed):
     assert played(QuickEngine, seed) == played(VirtualEngine, seed)
 
 
+@pytest.mark.skipif(CORE_IS_COMPILED, reason="it counts the calls of a class that is compiled then")
 @pytest.mark.parametrize("batches_in_flight", [1, 2])
 def test_a_lone_answer_is_a_handful_of_looks_at_the_engine(batches_in_flight):
     looks = 0
