@@ -114,7 +114,7 @@ DRILLS = (
           ("restart@14req+2s",),
           may=(*_BROKEN, *_NO_ENGINE), must=("completed", "failed:*"), served_again_s_max=10.0),
     Drill("slow-start", "nobody listens until 4 s after the first request", _longer, ("slow-start+4s",),
-          may=(*_BROKEN, *_NO_ENGINE), must=("completed", "refused:no_engine"), served_again_s_max=10.0, is_late=True),
+          may=(*_BROKEN, *_NO_ENGINE), must=("completed", "refused:no_engine"), served_again_s_max=15.0, is_late=True),
     Drill("in-band-error", "one stream breaks with an error inside its 200", _everyday, ("in-band-error@8req",),
           may=("failed:*",), must=("completed", "failed:*"), in_time={SHORT: 0.9, LONG: 0.8}),
     Drill("stale-metrics", "the engine's /metrics stands still: nothing else may", _everyday, ("stale-metrics@5req",),
