@@ -58,7 +58,7 @@ def read_run(folder: Path) -> StoredRun:
             engine=[json.loads(line) for line in _lines(folder / ENGINE_FILE)],
         )
     except (OSError, KeyError, TypeError, ValueError) as error:
-        raise UsageError(f"{folder}: cannot be read as a run ({error}).") from error
+        raise UsageError(f"{folder}: cannot be read as a run ({error}). Move it away to go on without it.") from error
 
 
 def read_requests(folder: Path) -> list[RequestRecord]:
