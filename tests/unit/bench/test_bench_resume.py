@@ -97,7 +97,7 @@ def test_a_plan_of_another_version_is_named_with_the_key_and_what_to_do(
 def test_a_run_that_cannot_be_read_is_named(tmp_path: Path, file: str) -> None:
     run = a_stored_run(tmp_path, "cell", [a_record()])
     (run / file).write_text("{}")
-    with pytest.raises(UsageError, match="run-000: cannot be read as a run.*Move it away"):
+    with pytest.raises(UsageError, match=r"run-000: cannot be read as a run.*Move it away"):
         Campaign(tmp_path, lambda _: pytest.fail("nothing is run here"))
 
 
