@@ -27,7 +27,7 @@ help:
 	@echo '                   TEST_PROCESSES=2 processes at once (0: in one, for -x, --pdb and the like in PYTEST_FLAGS)'
 	@echo 'make check         the quick gate: format, lint, types, layering, unit and property tests'
 	@echo 'make cover         every branch of the core is reached by its unit tests, or this fails'
-	@echo 'make compiled     the packages with the core compiled to C, in $(COMPILED), and the tests of the core on them;'
+	@echo 'make compiled      the packages with the core compiled to C, in $(COMPILED), and the tests of the core on them;'
 	@echo '                   PYTHONPATH=$(COMPILED) .venv/bin/python -P FILE runs a script on them'
 	@echo 'make soak          ten minutes of overload by callers and engines that do everything wrong; SOAK_S=60 is one'
 	@echo 'make engine        install vLLM for CPU (about 2.5 GB, kept in ENGINE_HOME or the user'\''s cache) and start it'

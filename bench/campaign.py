@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.analysis.classes import Window
 from bench.cell import CellPlan, CellResult
 from bench.drive import run_cell
 from bench.order import Cell
@@ -34,7 +35,7 @@ class CellRun:
     run_id: str
     valid: bool
     interrupted: bool
-    window_s: float
+    window: Window
     records: Sequence[RequestRecord]
     result: CellResult | None = None
 
@@ -98,7 +99,7 @@ class Campaign:
             result.run_id,
             result.valid,
             result.interrupted,
-            result.measured.window_s,
+            result.plan.window,
             result.records,
             result,
         )
@@ -135,4 +136,4 @@ def _is_a_run(folder: Path) -> bool:
 
 
 def _of_stored(cell: Cell, run: stored.StoredRun) -> CellRun:
-    return CellRun(cell, run.folder.name, run.valid, run.interrupted, run.window_s, run.records)
+    return CellRun(cell, run.folder.name, run.valid, run.interrupted, run.window, run.records)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bench.analysis.classes import Window
 from bench.analysis.limits import Limits
 from bench.analysis.measurements import Measurements
 from bench.analysis.validity import Verdict
@@ -47,6 +48,10 @@ class CellPlan:
     metadata: Mapping[str, str]
     command: Sequence[str]
     speed_probe: bool = False
+
+    @property
+    def window(self) -> Window:
+        return Window(self.windows.warmup_s, self.windows.observation_s)
 
 
 @dataclass(frozen=True, slots=True)

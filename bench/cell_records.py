@@ -22,7 +22,7 @@ def write_down(plan: CellPlan, run_id: str, folder: RunFolder, seen: Seen, *, in
     records = [flight.record(seen.started_at) for flight in seen.flights]
     measured = put_together(
         records,
-        window_s=plan.windows.observation_s,
+        window=plan.window,
         limits=plan.limits,
         loop_lags_s=seen.loop_lags_s,
         loop_period_s=PERIOD_S,
@@ -52,10 +52,10 @@ def _judged(
     plan: CellPlan, seen: Seen, measured: Measurements, engines: Mapping[str, Any], *, interrupted: bool
 ) -> Verdict:
     reasons = [f"the engine at {url} was not idle at the start" for url in seen.busy_engines]
-    reasons += [*seen.client_faults, *around.faults(seen.engines, seen.samples)]
+    reasons += [*seen.client_faults, *around.faults(seen.engines, seen.samples, seen.sampled_until_ms)]
     if seen.target_gone:
         reasons.append(f"the target went away during the run: nothing answers at {plan.target.base_url} any more")
-    notes = around.notes(seen.engines, seen.samples, seen.sampled_until_ms)
+    notes = around.notes(seen.engines)
     if plan.trace.prefix_block_tokens is None:
         notes += warm_cache(measured.cached_share, around.cached_share(engines))
     return judge(

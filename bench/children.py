@@ -9,22 +9,23 @@ from contextlib import contextmanager
 from typing import Any
 
 END_S_MAX = 30.0
-_ENDING = (signal.SIGINT, signal.SIGTERM)
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextmanager
 def child(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a command, and end it. SIGTERM is KeyboardInterrupt meanwhile. options: Popen's.
+    """Run a command, and end it. SIGTERM, or a terminal that closes, is KeyboardInterrupt meanwhile. options: Popen's.
 
     Its session is its own: the terminal's Ctrl-C reaches this process alone, which ends the others.
     """
     told: list[int] = []
-    before = {number: signal.signal(number, lambda which, _: told.append(which)) for number in _ENDING}
+    ours = [number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN]  # `nohup` stays so
+    before = {number: signal.signal(number, lambda which, _: told.append(which)) for number in ours}
     try:
         # Who is told to end while it starts is heard once there is a process to be ended.
         process = subprocess.Popen(command, start_new_session=True, **options)  # noqa: S603 - the caller's own program
         try:
-            for number in _ENDING:
+            for number in ours:
                 signal.signal(number, signal.default_int_handler)
             if told:
                 raise KeyboardInterrupt

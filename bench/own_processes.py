@@ -26,12 +26,12 @@ _LISTEN = "0A"  # a state in /proc/net/tcp
 
 
 @contextmanager
-def running(words: Sequence[str], log: Path, ready_url: str | None) -> Iterator[None]:
+def running(words: Sequence[str], log: Path, ready_url: str | None, *, module: str = "gateway") -> Iterator[None]:
     """`gateway WORDS…` until the end of the context. Raises TargetUnreachableError where it does not come up.
 
-    ready_url: what of its own port answers once it is up; None: nobody waits for that.
+    ready_url: what of its own port answers once it is up; None: nobody waits for that. module: run in gateway's place.
     """
-    command = [sys.executable, "-m", "gateway", *words]
+    command = [sys.executable, "-m", module, *words]
     with (
         log.open("ab") as file,
         child(command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT) as process,

@@ -30,6 +30,28 @@ LATENCIES = (
 
 
 @dataclass(frozen=True, slots=True)
+class Window:
+    """The part of a run that is measured: seconds from the run's start, and how many."""
+
+    from_s: float
+    seconds: float
+
+    def answers(self, records: Iterable[RequestRecord]) -> list[RequestRecord]:
+        """The completed ones that ended in it, whenever they were planned.
+
+        What the drain completes is no rate that a target keeps up: under overload all of it would look served in time.
+        """
+        until_ms = (self.from_s + self.seconds) * 1000
+        return [
+            each
+            for each in records
+            if each.outcome is Outcome.COMPLETED
+            and each.ended_ms is not None
+            and self.from_s * 1000 <= each.ended_ms < until_ms
+        ]
+
+
+@dataclass(frozen=True, slots=True)
 class Sample:
     """Values of one metric: how many there are, and their quantiles by name."""
 
@@ -46,7 +68,11 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class ClassMeasure:
-    """One class over one window. good and goodput_per_s are None where the class has no limits."""
+    """One class over one window. good, goodput_per_s, in_time_per_s: None where the class has no limits.
+
+    Offered, outcomes, good and goodput_per_s are of the requests that were planned in the window; completed_per_s and,
+    of those within their limits, in_time_per_s are of the answers that ended in it.
+    """
 
     offered: int
     accepted: int
@@ -55,6 +81,7 @@ class ClassMeasure:
     good: int | None
     goodput_per_s: float | None
     completed_per_s: float
+    in_time_per_s: float | None
     samples: dict[str, Sample]
 
     def to_json(self) -> dict[str, Any]:
@@ -77,13 +104,17 @@ class ClassMeasure:
         return said | {name: sample.to_json() for name, sample in self.samples.items() if sample.count}
 
 
-def measure(records: Sequence[RequestRecord], *, window_s: float, limits: Limits) -> ClassMeasure:
-    """`records`: the requests of one class, or of all, whose planned arrival lies in a window of `window_s` seconds."""
+def measure(
+    records: Sequence[RequestRecord], answers: Sequence[RequestRecord], *, window_s: float, limits: Limits
+) -> ClassMeasure:
+    """`records`: the requests of one class, or of all, whose planned arrival lies in a window of `window_s` seconds.
+
+    answers: of the same class, what `Window.answers` says.
+    """
     outcomes = Counter(record.outcome for record in records)
     reasons = Counter(f"{record.outcome}: {record.reason}" for record in records if record.reason is not None)
-    judged = [is_good(record, limits) for record in records]
-    # Where a class without limits is among them there is no count of good ones for all.
-    good = None if None in judged or not judged else sum(bool(each) for each in judged)
+    good = _good(records, limits) if records else None
+    in_time = None if good is None else _good(answers, limits)
     return ClassMeasure(
         offered=len(records),
         accepted=sum(record.accepted for record in records),
@@ -91,9 +122,16 @@ def measure(records: Sequence[RequestRecord], *, window_s: float, limits: Limits
         reasons=dict(sorted(reasons.items())),
         good=good,
         goodput_per_s=None if good is None else good / window_s,
-        completed_per_s=outcomes[Outcome.COMPLETED] / window_s,
+        completed_per_s=len(answers) / window_s,
+        in_time_per_s=None if in_time is None else in_time / window_s,
         samples=_samples(records),
     )
+
+
+def _good(records: Sequence[RequestRecord], limits: Limits) -> int | None:
+    """None where a class without limits is among them."""
+    judged = [is_good(record, limits) for record in records]
+    return None if None in judged else sum(bool(each) for each in judged)
 
 
 def sample(values: Iterable[float], *, independent: bool = True) -> Sample:

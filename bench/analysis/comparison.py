@@ -10,15 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench.analysis.classes import ClassMeasure, measure
+from bench.analysis.classes import ClassMeasure, Window
 from bench.analysis.limits import Limits
-from bench.analysis.measurements import Throughput, throughput
+from bench.analysis.measurements import ALL, Throughput, each_class, throughput
 from bench.analysis.quantiles import quantile
 from bench.records.request import Phase, RequestRecord
 
 RATIO_METRICS = ("ttft_ms", "e2e_ms")
 RATIO_QUANTILE = 0.95
-ALL = "all"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +37,7 @@ class ArmRun:
     trace: str
     arm: str
     valid: bool
-    window_s: float
+    window: Window
     records: Sequence[RequestRecord]
 
 
@@ -144,13 +143,10 @@ def _arm(arm: str, runs: Sequence[ArmRun], first: Sequence[ArmRun], limits: Limi
 
 def _classes(runs: Sequence[ArmRun], limits: Limits) -> dict[str, ClassMeasure]:
     records = [record for run in runs for record in run.records if record.phase is Phase.WINDOW]
-    window_s = sum(run.window_s for run in runs)
+    answers = [record for run in runs for record in run.window.answers(run.records)]
     names = sorted({record.class_name for record in records}, reverse=True)
-    classes = {
-        name: measure([each for each in records if each.class_name == name], window_s=window_s, limits=limits)
-        for name in names
-    }
-    return {**classes, ALL: measure(records, window_s=window_s, limits=limits)}
+    window_s = sum(run.window.seconds for run in runs)
+    return each_class(names, records, answers, window_s=window_s, limits=limits)
 
 
 def _p95(runs: Sequence[ArmRun], class_name: str, metric: str) -> float | None:

@@ -1,6 +1,7 @@
 """What an answer costs, from what the engines cost an hour. Pure.
 
-All of the window is paid for, idle or not, and refused, failed and late work too: only answers divide it.
+All of the window is paid for, idle or not, and refused, failed and late work too: only answers that ended in it divide
+it. What the drain completes took time that nobody counts.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ class Cost:
 def cost(everything: ClassMeasure, per_hour: float) -> Cost:
     """`everything`: all classes together, because they share the engine."""
     per_second = per_hour / 3600
-    good_per_s = everything.goodput_per_s
+    in_time_per_s = everything.in_time_per_s
     return Cost(
         per_hour,
         per_second / everything.completed_per_s if everything.completed_per_s else None,
-        per_second / good_per_s if good_per_s else None,
+        per_second / in_time_per_s if in_time_per_s else None,
     )

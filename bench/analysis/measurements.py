@@ -7,10 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench.analysis.classes import ClassMeasure, Sample, measure, sample
+from bench.analysis.classes import ClassMeasure, Sample, Window, measure, sample
 from bench.analysis.limits import Limits
 from bench.records.request import NO_SOCKET, NOBODY_LISTENS, Outcome, Phase, RequestRecord
 
+ALL = "all"  # the classes together, in the place of a class's name
 # What says that the request itself is wrong, or who sends it: never load.
 TURNED_AWAY = (400, 401, 403, 404)
 # What says that somebody whom the run needs was not there, as no load makes it so: reasons of requests.
@@ -108,18 +109,18 @@ class Measurements:
 def put_together(
     records: Sequence[RequestRecord],
     *,
-    window_s: float,
+    window: Window,
     limits: Limits,
     loop_lags_s: Sequence[float],
     loop_period_s: float,
     lag_tolerance_ms: float,
 ) -> Measurements:
     """loop_lags_s: by how much the event loop was late each time it should have woken after `loop_period_s`."""
-    classes = by_class(records, window_s=window_s, limits=limits)
+    classes = by_class(records, window=window, limits=limits)
     lags = [record.lag_ms for record in records if record.lag_ms is not None]
     completed = [record for record in records if record.outcome is Outcome.COMPLETED]
     return Measurements(
-        window_s=window_s,
+        window_s=window.seconds,
         classes=classes,
         warmup_outcomes=dict(Counter(str(r.outcome) for r in records if r.phase is Phase.WARMUP)),
         turned_away=dict(Counter(each.status for each in records if each.status in TURNED_AWAY)),
@@ -138,15 +139,32 @@ def put_together(
     )
 
 
-def by_class(records: Sequence[RequestRecord], *, window_s: float, limits: Limits) -> dict[str, ClassMeasure]:
-    """Each class of a run, and `all`, over the requests that were planned in the window."""
-    window = [record for record in records if record.phase is Phase.WINDOW]
+def by_class(records: Sequence[RequestRecord], *, window: Window, limits: Limits) -> dict[str, ClassMeasure]:
+    """Each class of a run, and `all`, over its window."""
+    planned, answers = [each for each in records if each.phase is Phase.WINDOW], window.answers(records)
     names = list(dict.fromkeys(record.class_name for record in records))
+    return each_class(names, planned, answers, window_s=window.seconds, limits=limits)
+
+
+def each_class(
+    names: Sequence[str],
+    planned: Sequence[RequestRecord],
+    answers: Sequence[RequestRecord],
+    *,
+    window_s: float,
+    limits: Limits,
+) -> dict[str, ClassMeasure]:
+    """Each of these classes, and `all`, over a window of so many seconds or several of as many together."""
     classes = {
-        name: measure([each for each in window if each.class_name == name], window_s=window_s, limits=limits)
+        name: measure(
+            [each for each in planned if each.class_name == name],
+            [each for each in answers if each.class_name == name],
+            window_s=window_s,
+            limits=limits,
+        )
         for name in names
     }
-    return {**classes, "all": measure(window, window_s=window_s, limits=limits)}
+    return {**classes, ALL: measure(planned, answers, window_s=window_s, limits=limits)}
 
 
 def throughput(records: Sequence[RequestRecord]) -> Throughput | None:

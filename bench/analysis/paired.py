@@ -103,7 +103,7 @@ def differences(
         own = [run for run in runs if run.load == load]
         traces = counted_traces(own, arms)
         measured = {
-            (run.trace, run.arm): by_class(run.records, window_s=run.window_s, limits=limits)
+            (run.trace, run.arm): by_class(run.records, window=run.window, limits=limits)
             for run in own
             if run.trace in traces
         }

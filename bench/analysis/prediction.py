@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench.analysis.comparison import ALL, ArmResult, LoadResult
+from bench.analysis.comparison import ArmResult, LoadResult
+from bench.analysis.measurements import ALL
 from bench.errors import UsageError
 
 QUANTILES = ("p50", "p95")

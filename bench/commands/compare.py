@@ -162,4 +162,4 @@ def _check(scenario: Scenario, limits: Limits, targets: dict[str, Target], file:
 
 def _arm_run(run: CellRun) -> ArmRun:
     block = run.cell.block
-    return ArmRun(block.load, block.trace, run.cell.arm.name, run.valid, run.window_s, run.records)
+    return ArmRun(block.load, block.trace, run.cell.arm.name, run.valid, run.window, run.records)

@@ -82,7 +82,7 @@ class _Ladder:
             Rung(
                 run.cell.block.load.rate_per_s,
                 run.valid,
-                by_class(run.records, window_s=run.window_s, limits=self.limits),
+                by_class(run.records, window=run.window, limits=self.limits),
             )
             for run in runs
         ]

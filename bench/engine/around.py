@@ -27,8 +27,11 @@ class Around:
 Lines = Sequence[Mapping[str, Any]]  # of engine.jsonl
 
 
-def faults(engines: Mapping[str, Around], lines: Lines) -> list[str]:
-    """Why the run was not of engines that were there from its beginning to its end, each one the same process."""
+def faults(engines: Mapping[str, Around], lines: Lines, until_ms: float) -> list[str]:
+    """Why the run was not of engines that were there from its beginning to its end, each one the same process.
+
+    Or was not seen: for so long that nobody knows.
+    """
     reasons = []
     apart = of_each(lines, list(engines))
     for name, engine in engines.items():
@@ -39,10 +42,15 @@ def faults(engines: Mapping[str, Around], lines: Lines) -> list[str]:
             reasons.append(f"{said} was not there yet at the start of the run")
         elif _restarted(engine, apart[name]):
             reasons.append(f"{said} restarted during the run")
+    gap_s = longest_gap_s(lines, until_ms)
+    if gap_s is not None and gap_s > GAP_S_TOLERATED:
+        reasons.append(
+            f"engine metrics during the run: {gap_s:.0f} s without a reading ({GAP_S_TOLERATED:g} are tolerated)"
+        )
     return reasons
 
 
-def notes(engines: Mapping[str, Around], lines: Lines, until_ms: float) -> list[str]:
+def notes(engines: Mapping[str, Around]) -> list[str]:
     """What a reader should know and voids nothing."""
     found = []
     for name, engine in engines.items():
@@ -54,9 +62,6 @@ def notes(engines: Mapping[str, Around], lines: Lines, until_ms: float) -> list[
         ]
         if isinstance(engine.before, Reading) and engine.before.idle is False:
             found.append(f"{_said_of(name, engines)} was serving other requests at the start")
-    gap_s = longest_gap_s(lines, until_ms)
-    if gap_s is not None and gap_s > GAP_S_TOLERATED:
-        found.append(f"engine metrics during the run: {gap_s:.0f} s without a reading")
     return found
 
 

@@ -6,17 +6,16 @@ Owns the processes and their files. Judges nothing.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from prometheus_client.parser import text_string_to_metric_families
-
-from bench.direct import direct
 from bench.errors import TargetUnreachableError
+from bench.faults import late_engine
 from bench.faults.drills import Drill
 from bench.faults.expectations import Counted
+from bench.faults.late_engine import OFFERED, sums
 from bench.load.target import Target, metrics_urls
 from bench.local_gateway import Callers, LocalGateway, base_of_engine
 from bench.own_processes import HOST, free_ports, running
@@ -56,10 +55,12 @@ def embedded(drill: Drill, folder: Path, policy: str, callers: Callers) -> Itera
     base = base_of_engine(engine_url, MODEL, FOLDER, options)
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
-        # An engine that starts slowly is started, and nobody waits for it.
-        ready = None if drill.waits else f"{engine_url}/health"
-        stack.enter_context(running(_engine_words(drill, port), folder / f"{drill.name}-engine.log", ready))
-        stack.enter_context(gateway.serving(drill.name, policy, base, without_engine=drill.waits))
+        words, log = _engine_words(drill, port), folder / f"{drill.name}-engine.log"
+        if not drill.is_late:
+            stack.enter_context(running(["emulate", *words], log, f"{engine_url}/health"))
+        stack.enter_context(gateway.serving(drill.name, policy, base, without_engine=drill.is_late))
+        if drill.is_late:
+            stack.enter_context(running([gateway.ops_url, *words], log, None, module=late_engine.__name__))
         target = Target(
             name=drill.name,
             base_url=gateway.url,
@@ -87,26 +88,17 @@ def _counted(ops_url: str) -> Counted:
     give_up_at = time.monotonic() + _SETTLED_S_MAX
     while True:
         try:
-            with direct.open(f"{ops_url}/metrics", timeout=5) as answer:
-                sums = _sums(answer.read().decode())
+            said = sums(ops_url)
         except OSError as error:
             raise TargetUnreachableError(f"{ops_url}/metrics: {error}. Is it the gateway's ops port?") from error
         found = Counted(
-            sums.get("gateway_offered_total", 0.0),
-            sums.get("gateway_requests_total", 0.0),
-            sum(sums.get(name, 0.0) for name in _OPEN),
+            said.get(OFFERED, 0.0),
+            said.get("gateway_requests_total", 0.0),
+            sum(said.get(name, 0.0) for name in _OPEN),
         )
         if found.open == 0 or time.monotonic() >= give_up_at:
             return found
         time.sleep(_POLL_S)
-
-
-def _sums(text: str) -> Mapping[str, float]:
-    sums: dict[str, float] = {}
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            sums[sample.name] = sums.get(sample.name, 0.0) + sample.value
-    return sums
 
 
 def _limits(drill: Drill) -> dict[str, int]:
@@ -119,7 +111,7 @@ def _limits(drill: Drill) -> dict[str, int]:
 
 
 def _engine_words(drill: Drill, port: int) -> list[str]:
-    words = ["emulate", "--profile", "cpu", "--port", str(port), "--scheduling-policy", "priority"]
+    words = ["--profile", "cpu", "--port", str(port), "--scheduling-policy", "priority"]
     words += ["--long-prefill-token-threshold", str(THRESHOLD), "--max-num-batched-tokens", str(STEP_TOKENS)]
     if "--max-num-seqs" not in drill.engine:
         words += ["--max-num-seqs", str(SEQUENCES)]

@@ -26,4 +26,7 @@ def held(file: Path) -> Iterator[None]:
         except BlockingIOError as error:
             said = "another `gateway bench` adds to it. Wait for its end, or end it first"
             raise UsageError(f"{file.parent}: {said}.") from error
+        except OSError as error:
+            said = f"its file system holds no locks ({error.strerror}). Copy the folder to one that does"
+            raise UsageError(f"{file.parent}: {said}.") from error
         yield

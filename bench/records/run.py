@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bench.engine.samples import GAP_S_TOLERATED
+
 SCHEMA_VERSION = 1
 
 
@@ -66,7 +68,7 @@ class RunConfig:
             "observation_seconds": self.observation_s,
             "drain_deadline_seconds": self.drain_deadline_s,
             "seeds": dict(self.seeds),
-            "tolerances": {"lag_ms": self.lag_tolerance_ms},
+            "tolerances": {"lag_ms": self.lag_tolerance_ms, "engine_gap_s": GAP_S_TOLERATED},
             "goodput": list(self.goodput),
             "cache_salt": "one a run" if self.cache_salted else "none",
             "client": {

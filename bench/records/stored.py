@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench.analysis.classes import Window
 from bench.errors import UsageError
 from bench.records.request import RequestRecord, from_row
 from bench.records.store import ENGINE_FILE, LAST_FILE
@@ -23,7 +24,7 @@ class StoredRun:
     folder: Path
     cell_id: str
     valid: bool
-    window_s: float
+    window: Window
     run: Mapping[str, Any]
     records: Sequence[RequestRecord]
     measurements: Mapping[str, Any]
@@ -49,7 +50,7 @@ def read_run(folder: Path) -> StoredRun:
             folder=folder,
             cell_id=str(run["cell_id"]),
             valid=verdict["verdict"] == "VALID",
-            window_s=float(measurements["window"]["seconds"]),
+            window=Window(float(run["warmup_seconds"]), float(measurements["window"]["seconds"])),
             run=run,
             records=read_requests(folder),
             measurements=measurements,
@@ -57,7 +58,7 @@ def read_run(folder: Path) -> StoredRun:
             engine=[json.loads(line) for line in _lines(folder / ENGINE_FILE)],
         )
     except (OSError, KeyError, TypeError, ValueError) as error:
-        raise UsageError(f"{folder}: cannot be read as a run ({error}).") from error
+        raise UsageError(f"{folder}: cannot be read as a run ({error}). Move it away to go on without it.") from error
 
 
 def read_requests(folder: Path) -> list[RequestRecord]:

@@ -109,7 +109,7 @@ class Figures:
         runs = [run for run in self._runs(result) if run.arm == arm.arm]
         each = [self._measured(run).get(name) for run in runs]
         single = [own.goodput_per_s for own in each if own is not None and own.goodput_per_s is not None]
-        offered_per_s = measured.offered / sum(run.window_s for run in runs)
+        offered_per_s = measured.offered / sum(run.stored.window.seconds for run in runs)
         if len(single) > 1:
             found = interval(single)
             # Student's interval knows no bounds; what was offered is one.
@@ -213,7 +213,7 @@ class Figures:
         return sorted(own, key=lambda run: list(result.traces).index(run.trace))
 
     def _measured(self, run: ReportRun) -> dict[str, ClassMeasure]:
-        return by_class(run.stored.records, window_s=run.window_s, limits=self.material.limits)
+        return by_class(run.stored.records, window=run.stored.window, limits=self.material.limits)
 
 
 def _section(title: str, key: str, charts: Sequence[str]) -> str:

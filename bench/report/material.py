@@ -22,12 +22,8 @@ class ReportRun:
     trace: str
     stored: StoredRun
 
-    @property
-    def window_s(self) -> float:
-        return self.stored.window_s
-
     def as_arm_run(self) -> ArmRun:
-        return ArmRun(self.load, self.trace, self.arm, self.stored.valid, self.window_s, self.stored.records)
+        return ArmRun(self.load, self.trace, self.arm, self.stored.valid, self.stored.window, self.stored.records)
 
 
 @dataclass(frozen=True, slots=True)

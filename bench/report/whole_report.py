@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from html import escape
 
-from bench.analysis.comparison import ALL, Load, LoadResult, compare
+from bench.analysis.comparison import Load, LoadResult, compare
 from bench.analysis.cost import cost
+from bench.analysis.measurements import ALL
 from bench.analysis.oracle import EngineSteps, OverOracle, over_oracle
 from bench.analysis.paired import Difference, differences
 from bench.records.request import Outcome
@@ -115,9 +116,10 @@ class Report:
                 answered = str(everything.outcomes[Outcome.COMPLETED])
                 shown = (NOTHING if price is None else f"{price:.4g}" for price in prices)
                 rows.append([result.load.label, result.load.mix, arm.arm, answered, *shown])
-        head = ("load", "mix", "arm", "answers", "cost of an accepted response", "of one in time")
+        head = ("load", "mix", "arm", "completed", "cost of an accepted response", "of one in time")
         said = (
-            f"All engines together cost {per_hour:g} an hour; all of the window is paid for, answers alone divide it."
+            f"All engines together cost {per_hour:g} an hour; all of the window is paid for, "
+            "and the answers that ended in it alone divide it."
         )
         return f"### Cost\n\n{said}\n\n{table(head, rows)}"
 

@@ -87,7 +87,9 @@ def read_saturated(folder: Path) -> Saturated:
             said.get("engine_speed", {}),
         )
     except (OSError, KeyError, TypeError, ValueError) as error:
-        raise UsageError(f"--capacity: {folder} is no record of `gateway bench capacity` ({error}).") from error
+        raise UsageError(
+            f"--capacity: {folder} is no record of this version's `gateway bench capacity` ({error}). Measure again."
+        ) from error
 
 
 class _ClosedLoop(DirectCallers):
@@ -160,18 +162,23 @@ class Speeds:
         """Read them. flags: of the engine that was saturated; measured: a comparison.json, its runs beside it.
 
         What a saturated engine took longer than the model says counts where its probes were as fast as those of the
-        run. Raises UsageError.
+        run: where runs have probes, it must have them too, or slow minutes would count twice. Raises UsageError.
         """
-        always = 1.0
-        if capacity is not None:
-            found = read_saturated(capacity)
-            always = saturated(profile, flags, found) / (probed(profile, found.engine_speed) or 1.0)
         by_cell: dict[str, float] = {}
         for folder in [] if measured is None else stored.runs_in(measured.parent):
             probes = stored.read_json(folder / "measurements.json").get("engine_speed", {})
             if (factor := probed(profile, probes)) is not None:
                 by_cell[stored.read_json(folder / "run.json")["cell_id"]] = factor
-        return cls(always, by_cell)
+        if capacity is None:
+            return cls(1.0, by_cell)
+        found = read_saturated(capacity)
+        minutes = probed(profile, found.engine_speed)
+        if minutes is None and by_cell:
+            raise UsageError(
+                f"--capacity: {capacity} does not say how fast the engine was in its minutes, as the runs do. "
+                "Measure again: gateway bench capacity --engine-url URL."
+            )
+        return cls(saturated(profile, flags, found) / (minutes or 1.0), by_cell)
 
     def slower(self, arm: str, block: Block) -> float:
         return self.always * self.by_cell.get(cell_id(block, arm), 1.0)

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bench.analysis.classes import ClassMeasure
-from bench.analysis.comparison import ALL, ArmRun
+from bench.analysis.classes import ClassMeasure, Window
+from bench.analysis.comparison import ArmRun
 from bench.analysis.limits import Limits
-from bench.analysis.measurements import Measurements, Throughput, put_together
+from bench.analysis.measurements import ALL, Measurements, Throughput, put_together
 from bench.errors import UsageError
 from bench.load.pacing import Windows
 from bench.order import Block
@@ -51,7 +51,7 @@ class Run:
 
     arm: str
     block: Block
-    window_s: float
+    window: Window
     classes: dict[str, ClassMeasure]
     gateways: Sequence[dict[str, ClassMeasure]]
     throughput: Throughput | None
@@ -62,7 +62,7 @@ class Run:
     spent_s: float
 
     def as_compared(self) -> ArmRun:
-        return ArmRun(self.block.load, self.block.trace, self.arm, True, self.window_s, self.records)
+        return ArmRun(self.block.load, self.block.trace, self.arm, True, self.window, self.records)
 
     def to_json(self) -> dict[str, Any]:
         load = self.block.load
@@ -136,14 +136,15 @@ def run(task: Task) -> Run:
     windows = Windows(scenario.warmup_s, observation_s, scenario.drain_deadline_s)
     setup = replace(task.setup, profile=slower(task.setup.profile, task.slower))
     played = play(setup, trace, windows, task.block.seed)
-    measured = _measured(task, played.records, observation_s)
+    window = Window(windows.warmup_s, observation_s)
+    measured = _measured(task, played.records, window)
     shares = played.shares if len(played.shares) > 1 else []
-    each = [_measured(task, [played.records[index] for index in share], observation_s) for share in shares]
+    each = [_measured(task, [played.records[index] for index in share], window) for share in shares]
     ends_ms = [record.ended_ms for record in played.records if record.ended_ms is not None]
     return Run(
         arm=task.setup.arm,
         block=task.block,
-        window_s=observation_s,
+        window=window,
         classes=_classes(measured),
         gateways=[_classes(one) for one in each],
         throughput=measured.throughput,
@@ -155,11 +156,11 @@ def run(task: Task) -> Run:
     )
 
 
-def _measured(task: Task, records: Sequence[RequestRecord], observation_s: float) -> Measurements:
+def _measured(task: Task, records: Sequence[RequestRecord], window: Window) -> Measurements:
     """As a live run is measured."""
     return put_together(
         records,
-        window_s=observation_s,
+        window=window,
         limits=task.limits,
         loop_lags_s=(),
         loop_period_s=1.0,

@@ -57,6 +57,7 @@ async def test_counters_of_the_engine_are_a_difference_or_unknown(folder: Path, 
         code, out, _ = await bench(*words, *PATIENT, **environment)
     records = Records(tmp_path)
     assert records.json("run")["engine_version"] == "0.32.0"
+    assert records.json("run")["tolerances"]["engine_gap_s"] == 10.0
     delta = records.json("measurements")["engine"]["delta"]
     assert delta == {"prompt_tokens": "unknown" if restarts else 500.0}
     during = records.json("measurements")["engine"]["during"]

@@ -17,6 +17,7 @@ from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from bench.analysis.classes import Window
 from bench.analysis.limits import parse_limits
 from bench.analysis.measurements import Measurements, put_together
 from bench.analysis.validity import judge
@@ -97,7 +98,13 @@ def ended(outcome: Outcome, **changes: Any) -> RequestRecord:
 
 
 def measured_of(records: list[RequestRecord], **changes: Any) -> Measurements:
-    usual = {"window_s": 10.0, "limits": {}, "loop_lags_s": [0.001], "loop_period_s": 0.01, "lag_tolerance_ms": 50.0}
+    usual = {
+        "window": Window(0.0, 10.0),
+        "limits": {},
+        "loop_lags_s": [0.001],
+        "loop_period_s": 0.01,
+        "lag_tolerance_ms": 50.0,
+    }
     return put_together(records, **(usual | changes))
 
 
@@ -105,12 +112,13 @@ def a_stored_run(
     folder: Path, cell_id: str, records: list[RequestRecord], *, window_s: float = 10.0, goodput: tuple[str, ...] = ()
 ) -> Path:
     """A whole run on disk, as `run_cell` leaves one; returns its folder."""
-    measured = measured_of(records, window_s=window_s, limits=parse_limits(goodput, "goodput"))
+    measured = measured_of(records, window=Window(0.0, window_s), limits=parse_limits(goodput, "goodput"))
     kept = RunFolder(folder, f"{len(list(folder.glob('run-*'))):03}".join(("run-", "")))
     run = {
         "run_id": kept.path.name,
         "cell_id": cell_id,
         "goodput": list(goodput),
+        "warmup_seconds": 0.0,
         "target": {"name": "target"},
         "trace_origin": {"mix": {"short": 80, "long": 20}},
         "endpoint": "chat",

@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.analysis.capacity import estimate
-from bench.analysis.classes import measure
+from bench.analysis.classes import Window, measure
+from bench.analysis.comparison import ArmRun, Load, compare
+from bench.analysis.cost import cost
 from bench.analysis.limits import Limit, is_good, parse_limits
 from bench.analysis.measurements import throughput
 from bench.analysis.quantiles import interval_ranks, quantile, values_needed
@@ -70,14 +72,14 @@ LIMITS = parse_limits(["short:ttft:500", "short:e2el:5000", "long:ttft:20000"], 
 
 def test_offered_is_the_sum_of_all_outcomes() -> None:
     records = [ended(outcome) for outcome in Outcome for _ in range(2)]
-    measured = measure(records, window_s=10.0, limits={})
+    measured = measure(records, records, window_s=10.0, limits={})
     assert measured.offered == sum(measured.outcomes.values()) == 2 * len(Outcome)
     assert set(measured.to_json()["outcomes"]) == {str(outcome) for outcome in Outcome}
 
 
 def test_a_server_that_refuses_half_does_not_look_fast() -> None:
     records = [a_record() for _ in range(10)] + [ended(Outcome.REFUSED, reason="queue_full") for _ in range(10)]
-    measured = measure(records, window_s=10.0, limits=LIMITS)
+    measured = measure(records, records, window_s=10.0, limits=LIMITS)
     assert measured.samples["ttft_ms"].value("p95") == 200.0
     assert measured.samples["ttft_ms_over_offered"].value("p95") == math.inf
     assert (measured.good, measured.goodput_per_s) == (10, 1.0)
@@ -89,17 +91,17 @@ def test_a_server_that_refuses_half_does_not_look_fast() -> None:
 
 def test_late_is_completed_outside_the_limits() -> None:
     records = [a_record(), a_record(first_token_ms=1600.0), a_record(ended_ms=9000.0), ended(Outcome.FAILED)]
-    said = measure(records, window_s=10.0, limits=LIMITS).to_json()
+    said = measure(records, records, window_s=10.0, limits=LIMITS).to_json()
     assert (said["completed_in_time"], said["late"], said["offered"]) == (1, 2, 4)
 
 
 def test_a_class_without_limits_has_no_goodput_rather_than_none() -> None:
-    said = measure([a_record()], window_s=10.0, limits={}).to_json()
+    said = measure([a_record()], [a_record()], window_s=10.0, limits={}).to_json()
     assert not {"goodput_per_s", "late", "completed_in_time"} & set(said)
 
 
 def test_what_was_not_measured_is_absent() -> None:
-    said = measure([ended(Outcome.UNSENT, status=None)], window_s=10.0, limits={}).to_json()
+    said = measure([ended(Outcome.UNSENT, status=None)], [], window_s=10.0, limits={}).to_json()
     assert not {"ttft_ms", "e2e_ms", "chunk_gap_ms", "gateway_queue_ms"} & set(said)
 
 
@@ -142,6 +144,22 @@ def test_requests_of_the_warm_up_are_in_no_measure_of_the_window() -> None:
     assert measured.classes["all"].offered == 1
     assert measured.classes["short"].samples["ttft_ms"].value("p99") == 200.0
     assert measured.warmup_outcomes == {"completed": 1}
+
+
+def test_what_the_drain_completes_is_no_rate_that_the_target_keeps_up_and_lowers_no_cost() -> None:
+    # Two in the window of 5 to 15 s, one of them planned in the warm-up; two of its own requests ended in the drain.
+    ends_ms = {"warmup": [4_999.0, 5_000.0], "window": [14_999.0, 15_000.0, 90_000.0]}
+    records = [a_record(phase=Phase(phase), ended_ms=end) for phase, ends in ends_ms.items() for end in ends]
+    limits, window = parse_limits(["short:ttft:500", "short:e2el:13999"], "--goodput"), Window(5.0, 10.0)
+    found = measured_of(records, window=window, limits=limits).classes["all"]
+    assert (found.outcomes[Outcome.COMPLETED], found.completed_per_s) == (3, 0.2)
+    assert (found.goodput_per_s, found.in_time_per_s) == (0.1, 0.2)
+    price = cost(found, 3600.0)
+    assert (price.per_accepted_response, price.per_response_in_time) == (5.0, 5.0)
+    load = Load("load 1.3", 2.0, "80/20")
+    runs = [ArmRun(load, trace, "fcfs", True, window, records) for trace in ("seed 1", "seed 2")]
+    [result] = compare(runs, ["fcfs"], limits)
+    assert (result.arms[0].classes["short"].completed_per_s, result.arms[0].classes["all"].offered) == (0.2, 6)
 
 
 def test_throughput_is_over_first_dispatch_to_last_end() -> None:
@@ -205,4 +223,4 @@ def test_longer_samples_give_narrower_intervals() -> None:
 
 def test_gaps_of_one_stream_get_no_interval() -> None:
     records = [bench_kit.a_record(chunk_gaps_ms=tuple(float(i) for i in range(500)))]
-    assert measure(records, window_s=1.0, limits={}).to_json()["chunk_gap_ms"]["p50"] == {"value": 249.0}
+    assert measure(records, records, window_s=1.0, limits={}).to_json()["chunk_gap_ms"]["p50"] == {"value": 249.0}

@@ -3,14 +3,16 @@
 import pytest
 from bench_kit import a_record
 
+from bench.analysis.classes import Window
 from bench.analysis.comparison import ArmRun, Load, compare
 
 LOAD = Load("load 0.95", 2.0, "80/20")
+WINDOW = Window(0.0, 10.0)
 
 
 def a_run(arm: str, trace: str, ttfts_ms: list[float], *, valid: bool = True, ended_ms: float = 3000.0) -> ArmRun:
     records = [a_record(first_token_ms=1000.0 + ttft, ended_ms=ended_ms) for ttft in ttfts_ms]
-    return ArmRun(LOAD, trace, arm, valid, 10.0, records)
+    return ArmRun(LOAD, trace, arm, valid, WINDOW, records)
 
 
 def test_arms_are_compared_over_the_pooled_traces_with_the_spread_of_single_ones() -> None:
@@ -55,12 +57,12 @@ def test_fewer_tokens_a_second_show_in_the_ratio() -> None:
 
 def test_loads_are_compared_apart() -> None:
     other = Load("load 0.7", 1.5, "80/20")
-    runs = [a_run("fcfs", "s", [100.0]), ArmRun(other, "s", "fcfs", True, 10.0, [a_record()])]
+    runs = [a_run("fcfs", "s", [100.0]), ArmRun(other, "s", "fcfs", True, WINDOW, [a_record()])]
     assert [result.load for result in compare(runs, ["fcfs"], {})] == [other, LOAD]
 
 
 def test_an_arm_whose_tokens_are_not_all_known_has_no_ratio_of_them() -> None:
-    silent = ArmRun(LOAD, "s", "gw", True, 10.0, [a_record(), a_record(output_tokens=None)])
+    silent = ArmRun(LOAD, "s", "gw", True, WINDOW, [a_record(), a_record(output_tokens=None)])
     (result,) = compare([a_run("fcfs", "s", [100.0]), silent], ["fcfs", "gw"], {})
     assert result.arms[1].tokens_ratio is None
     assert "total_tokens_per_s" not in result.arms[1].to_json()

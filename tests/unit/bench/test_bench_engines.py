@@ -44,7 +44,7 @@ def test_readings_and_differences_are_added_and_each_engine_stands_beside_them()
     assert (said["delta"], said["during"]["running_max"]) == ({"preemptions": 4.0}, 6.0)
     assert said["engines"]["b"]["delta"] == {"preemptions": 1.0}
     assert said["engines"]["b"]["during"]["running_max"] == 5.0
-    assert around.faults(engines, lines) == []
+    assert around.faults(engines, lines, 500) == []
 
 
 def test_one_engine_alone_is_said_as_it_always_was() -> None:
@@ -75,9 +75,9 @@ def test_what_one_engine_does_not_say_no_sum_has() -> None:
     ],
 )
 def test_a_run_is_of_engines_that_were_there_from_its_beginning_to_its_end(other: Around, said: str | None) -> None:
-    reasons = around.faults({"a": Around(read(), read()), "b": other}, [])
+    reasons = around.faults({"a": Around(read(), read()), "b": other}, [], 0)
     assert [reason.partition(":")[0] for reason in reasons] == ([] if said is None else [said])
-    alone = around.faults({"b": other}, [])
+    alone = around.faults({"b": other}, [], 0)
     assert [reason.replace(" b ", " ") for reason in reasons] == alone
 
 
@@ -85,7 +85,15 @@ def test_a_restart_of_one_engine_between_two_readings_is_seen() -> None:
     same, other = {"started_at": 1.0}, {"started_at": 9.0}
     engines = {"a": Around(read(), read()), "b": Around(read(), read())}
     lines = [line(0, a=same, b=same), line(1, a=same, b=other), line(2, a=same, b=same)]
-    assert around.faults(engines, lines) == ["the engine b restarted during the run"]
+    assert around.faults(engines, lines, 2) == ["the engine b restarted during the run"]
+
+
+def test_a_run_whose_engine_was_not_read_for_longer_than_is_tolerated_is_void() -> None:
+    engines, there = {"a": Around(read(), read())}, {"running": 1.0}
+    lines = [{"at_ms": 0, **there}, {"at_ms": 5000, "unreadable": "timeout"}, {"at_ms": 10_000, **there}]
+    assert around.faults(engines, lines, 20_000) == around.notes(engines) == []
+    [reason] = around.faults(engines, lines, 20_001)
+    assert reason == "engine metrics during the run: 10 s without a reading (10 are tolerated)"
 
 
 def test_versions_and_arguments_of_all_are_kept() -> None:

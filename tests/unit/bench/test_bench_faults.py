@@ -9,7 +9,7 @@ from bench_kit import a_record, scripted
 from bench.analysis.limits import parse_limits
 from bench.cli import main
 from bench.errors import TargetUnreachableError
-from bench.faults import stage
+from bench.faults import late_engine, stage
 from bench.faults.drills import DRILLS, TTFT_LIMITS, Drill
 from bench.faults.expectations import Counted, judged, served_again_s
 from bench.records.request import Outcome, RequestRecord
@@ -79,6 +79,18 @@ async def test_of_a_live_gateway_only_what_came_during_the_drill_is_counted() ->
     with pytest.raises(TargetUnreachableError, match="ops port"):
         stage.account(server.url)
     assert stage.account(None)() is None
+
+
+async def test_a_late_engine_is_none_before_the_first_request() -> None:
+    pages = {"/metrics": metrics(0, 0)}
+    async with scripted(lambda _asked, reply: reply.whole(200), pages=pages) as server, asyncio.TaskGroup() as group:
+        waiting = group.create_task(asyncio.to_thread(late_engine.wait_for_the_first_request, server.url))
+        for _ in range(2):
+            await server.sampled.wait()
+            server.sampled.clear()
+            assert not waiting.done()
+        pages["/metrics"] = metrics(1, 0)
+        await waiting
 
 
 def test_a_client_that_was_late_proves_nothing() -> None:

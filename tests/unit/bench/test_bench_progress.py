@@ -91,7 +91,7 @@ async def test_a_terminal_shows_a_table_by_class_with_the_time_left() -> None:
 def a_rung(rate: float, good: int, *, valid: bool = True) -> Rung:
     limits = parse_limits(["short:ttft:500"], "x")
     records = [bench_kit.a_record(first_token_ms=1200.0 if i < good else 9000.0) for i in range(100)]
-    measured = measure(records, window_s=10, limits=limits)
+    measured = measure(records, records, window_s=10, limits=limits)
     return Rung(rate, valid, {"short": measured, "all": measured})
 
 
@@ -114,5 +114,5 @@ def test_a_wait_of_the_client_itself_is_in_the_latency_and_stands_apart() -> Non
     late = bench_kit.a_record(planned_ms=1000.0, dispatched_ms=1700.0, first_token_ms=1900.0, ended_ms=2000.0)
     assert (late.lag_ms, late.ttft_ms, late.ttft_from_dispatch_ms) == (700.0, 900.0, 200.0)
     assert (late.e2e_ms, late.e2e_from_dispatch_ms) == (1000.0, 300.0)
-    said = measure([late], window_s=1.0, limits={}).to_json()
+    said = measure([late], [late], window_s=1.0, limits={}).to_json()
     assert {"ttft_ms", "ttft_from_dispatch_ms", "e2e_ms", "e2e_from_dispatch_ms"} <= said.keys()

@@ -5,6 +5,7 @@ import math
 import pytest
 from bench_kit import a_record
 
+from bench.analysis.classes import Window
 from bench.analysis.comparison import ArmRun, Load, compare
 from bench.analysis.limits import parse_limits
 from bench.analysis.measurements import put_together
@@ -14,6 +15,7 @@ from bench.report import comparison_table, run_table
 from bench.report.tables import milliseconds, rate, ratio, share, table
 
 LIMITS = parse_limits(["short:ttft:500"], "--goodput")
+WINDOW = Window(0.0, 10.0)
 
 
 def test_a_table_is_markdown_with_columns_of_one_width() -> None:
@@ -49,7 +51,7 @@ def test_a_run_says_what_was_refused_why_and_whether_it_counts() -> None:
     refused = a_record(outcome=Outcome.REFUSED, reason="queue_full", status=429, first_token_ms=None)
     measured = put_together(
         [a_record(), refused, a_record(outcome=Outcome.UNSENT, dispatched_ms=None)],
-        window_s=10.0,
+        window=WINDOW,
         limits=LIMITS,
         loop_lags_s=[0.001],
         loop_period_s=0.01,
@@ -65,7 +67,7 @@ def test_a_run_says_what_was_refused_why_and_whether_it_counts() -> None:
 def runs(valid: bool) -> list[ArmRun]:
     load = Load("load 0.95", 2.1, "80/20")
     slow, fast = [a_record(first_token_ms=3000.0)], [a_record(first_token_ms=1500.0, outcome=Outcome.FAILED)]
-    return [ArmRun(load, "seed 1", "fcfs", True, 10.0, slow), ArmRun(load, "seed 1", "gateway", valid, 10.0, fast)]
+    return [ArmRun(load, "seed 1", "fcfs", True, WINDOW, slow), ArmRun(load, "seed 1", "gateway", valid, WINDOW, fast)]
 
 
 def test_a_comparison_shows_every_arm_with_its_ratio_and_its_losses() -> None:

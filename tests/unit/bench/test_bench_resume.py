@@ -1,6 +1,9 @@
 """What goes on after an interruption: by one process at a time, from a plan that it understands, with whole runs."""
 
+import errno
+import fcntl
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +51,15 @@ def test_a_folder_is_held_by_one_at_a_time(tmp_path: Path) -> None:
         pass
 
 
+def test_a_file_system_without_locks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def has_none(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", has_none)
+    with pytest.raises(UsageError, match="no locks"), held(begun(tmp_path, "compare") / "plan.json"):
+        pytest.fail("it is not held")
+
+
 @pytest.mark.parametrize("kind", PLANS)
 def test_a_plan_goes_on_by_the_command_that_began_it_alone(
     tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]
@@ -85,7 +97,7 @@ def test_a_plan_of_another_version_is_named_with_the_key_and_what_to_do(
 def test_a_run_that_cannot_be_read_is_named(tmp_path: Path, file: str) -> None:
     run = a_stored_run(tmp_path, "cell", [a_record()])
     (run / file).write_text("{}")
-    with pytest.raises(UsageError, match="run-000: cannot be read as a run"):
+    with pytest.raises(UsageError, match=r"run-000: cannot be read as a run.*Move it away"):
         Campaign(tmp_path, lambda _: pytest.fail("nothing is run here"))
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bench_kit import a_record
 
 from bench.analysis.comparison import Load
 from bench.analysis.over_seeds import spread, student
@@ -17,7 +18,7 @@ from bench.errors import UsageError
 from bench.load.pacing import Windows
 from bench.order import Block, cell_id
 from bench.records.request import Outcome
-from bench.records.store import LAST_FILE
+from bench.records.store import LAST_FILE, RunFolder
 from bench.scenario import Scenario
 from bench.simulation import play as play_module
 from bench.simulation import study
@@ -308,14 +309,45 @@ def test_an_engine_that_carries_less_than_its_costs_say_has_higher_costs():
     assert saturated(CPU, flags, measured) == pytest.approx(1.25, rel=1e-6)
 
 
+def write_probed_run(folder: Path, block: Block, arm: str, times: float) -> None:
+    folder.mkdir()
+    (folder / "run.json").write_text(json.dumps({"cell_id": cell_id(block, arm)}))
+    (folder / "measurements.json").write_text(json.dumps({"engine_speed": {"before": [a_probe(CPU, times)]}}))
+    (folder / LAST_FILE).write_text("{}")
+
+
+@pytest.mark.parametrize(("probes", "runs_are_probed"), [(True, True), (False, False), (False, True)])
+def test_slow_minutes_are_counted_once(tmp_path, probes, runs_are_probed):
+    flags, times, block = a_setup("direct").flags, 1.25, Block(Load("1 requests/s", 1.0, "80/20"), 1, 1)
+    found = saturated_by(CPU, times)
+    said = {
+        "capacity": {"requests_per_s": found.requests_per_s, "window_seconds": found.window_s},
+        "concurrency": found.concurrency,
+        "warmup_s": found.warmup_s,
+        **({"engine_speed": found.engine_speed} if probes else {}),
+    }
+    kept = RunFolder(tmp_path, "capacity")
+    kept.write_json("capacity.json", said)
+    kept.write_requests(
+        [
+            a_record(class_name=name, prompt_tokens_planned=prompt, output_tokens_planned=output)
+            for name, prompt, output in found.requests
+        ]
+    )
+    if runs_are_probed:
+        write_probed_run(tmp_path / "run", block, "a", times)
+    if runs_are_probed and not probes:
+        with pytest.raises(UsageError, match="--engine-url"):
+            Speeds.of(CPU, flags, kept.path, tmp_path / "comparison.json")
+        return
+    speeds = Speeds.of(CPU, flags, kept.path, tmp_path / "comparison.json")
+    assert speeds.slower("a", block) == pytest.approx(times, rel=0.01)
+
+
 def test_a_measured_run_is_played_at_the_speed_that_its_engine_had(tmp_path):
     block = Block(Load("1 requests/s", 1.0, "80/20"), 1, 1)
     for number, (arm, times) in enumerate((("a", 1.5), ("b", 0.8))):
-        folder = tmp_path / f"run-{number}"
-        folder.mkdir()
-        (folder / "run.json").write_text(json.dumps({"cell_id": cell_id(block, arm)}))
-        (folder / "measurements.json").write_text(json.dumps({"engine_speed": {"before": [a_probe(CPU, times)]}}))
-        (folder / LAST_FILE).write_text("{}")
+        write_probed_run(tmp_path / f"run-{number}", block, arm, times)
     speeds = Speeds.of(CPU, a_setup("direct").flags, None, tmp_path / "comparison.json")
     assert speeds.slower("a", block) == pytest.approx(1.5, rel=1e-6)
     assert speeds.slower("b", block) == pytest.approx(0.8, rel=1e-6)
