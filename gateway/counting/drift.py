@@ -20,6 +20,7 @@ from gateway.wire.requests import Call
 TOLERANCE = 0.01
 ANSWERS_MIN = 16
 ANSWERS_MAX = 64
+ASKED_AGAIN_EVERY = 64  # prompts; an engine that could not count one may count another: an adapter, another engine
 
 
 class WatchedCounter:
@@ -34,7 +35,8 @@ class WatchedCounter:
         self._drifted = drifted
         self._errors: deque[float] = deque(maxlen=ANSWERS_MAX)
         self.has_drifted = False
-        self._engine_counts = True  # as far as the last prompt has shown
+        self._engine_counts = True  # as far as the last prompt that it was asked for has shown
+        self._until_asked = 0
 
     @property
     def method(self) -> CountingMethod:
@@ -46,13 +48,15 @@ class WatchedCounter:
         """The count of the counter in force. Raises what that raises."""
         if not self.has_drifted:
             return await self.local.count(call, context_tokens=context_tokens)
-        try:
-            counted = await self.engine.count(call, context_tokens=context_tokens)
-        except EngineCannotCount:
-            self._engine_counts = False
-        else:
-            self._engine_counts = True
-            return counted
+        if self._until_asked == 0:
+            try:
+                counted = await self.engine.count(call, context_tokens=context_tokens)
+            except EngineCannotCount:
+                self._engine_counts, self._until_asked = False, ASKED_AGAIN_EVERY
+            else:
+                self._engine_counts = True
+                return counted
+        self._until_asked -= 1
         near = await self.local.count(call, context_tokens=context_tokens)
         return replace(near, method=CountingMethod.ESTIMATE)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gateway.core.types import Reason, Refusal
 from gateway.counting.counter import Count, CountingMethod, EngineCannotCount
-from gateway.counting.drift import ANSWERS_MIN, WatchedCounter
+from gateway.counting.drift import ANSWERS_MIN, ASKED_AGAIN_EVERY, WatchedCounter
 from gateway.counting.estimate import BYTES_PER_TOKEN, BYTES_PER_TOKEN_LEAST, ByteEstimate
 from gateway.testing.counted_calls import a_counted_call
 from gateway.wire.dialects import PromptForm
@@ -43,11 +43,13 @@ async def test_a_count_that_stays_off_gives_way_to_the_engines_and_is_told_once(
 
 
 class Dumb(Fixed):
-    """An engine without a route that counts, until it `learns` to."""
+    """An engine without a route that counts, until it `learns` to. asked: how often it was asked."""
 
     learns = False
+    asked = 0
 
     async def count(self, call: object, *, context_tokens: int | None = None) -> Count:
+        self.asked += 1
         if self.learns:
             return await super().count(call, context_tokens=context_tokens)
         raise EngineCannotCount(Refusal(Reason.NO_ENGINE, "It has no such route."))
@@ -61,8 +63,9 @@ async def test_where_the_engine_cannot_count_the_local_count_goes_on_as_an_estim
     counter = WatchedCounter(Fixed(CountingMethod.LOCAL), engine, lambda _mean: None)
     for _ in range(ANSWERS_MIN):
         counter.learn(Count(100, 100, CountingMethod.LOCAL), 110)
-    counts = [await counter.count(CALL) for _ in range(3)]
-    assert counts == [Count(100, 100, CountingMethod.ESTIMATE)] * 3
+    counts = [await counter.count(CALL) for _ in range(ASKED_AGAIN_EVERY)]
+    assert counts == [Count(100, 100, CountingMethod.ESTIMATE)] * ASKED_AGAIN_EVERY
+    assert engine.asked == 1
     assert (counter.has_drifted, counter.method) == (True, CountingMethod.ESTIMATE)
     assert await counter.prompt_ids(CALL) is None
     engine.learns = True  # or another engine of the pool was asked
