@@ -23,12 +23,13 @@ from time import perf_counter
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from counting_cost import HUGE_BYTES, LARGE_BYTES, prose
+
 from gateway.server.tasks import spawn
 from gateway.testing import answers
 from gateway.testing.harness import INTERACTIVE_KEY, MODEL, a_chat, settings_text, write_configuration
 from gateway.testing.raw_client import RawClient
 from gateway.testing.scripted_engine import ScriptedEngine
-from tests.benchmark.counting_cost import HUGE_BYTES, LARGE_BYTES, prose
 
 ROOT = Path(__file__).parents[2]
 PROBE_EACH_S = 0.005
