@@ -1,4 +1,4 @@
-"""The real engine for the tests that need one, how random tests look, and what of the suite runs in one process.
+"""The real engine for the tests that need one, how random tests look, signals, and what of the suite runs in one process.
 
 The engine starts on a free port at first use and is ended by its process id at the end. Its tests skip only where the
 platform cannot run it: an install or a start that fails is an error.
@@ -7,6 +7,7 @@ platform cannot run it: an install or a start that fails is an error.
 from __future__ import annotations
 
 import os
+import signal
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -51,6 +52,16 @@ def pytest_unconfigure(config):
     """A run that is cut off ends its processes without their last words; their engines go with them."""
     if config.getoption("numprocesses", None):
         launch.stop_ownerless(homes.find())
+
+
+@pytest.fixture
+def signals_as_in_a_terminal():
+    """SIGINT, SIGTERM and SIGHUP are heard, also where `nohup` or a shell's `&` started the suite."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, signal.default_int_handler) for number in numbers}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture(scope="session")

@@ -34,6 +34,7 @@ def test_an_engine_of_nobodys_is_stopped_by_hand():
         assert "make engine-stop" in launch._how_to_end(an_engine(owner))
 
 
+@pytest.mark.usefixtures("signals_as_in_a_terminal")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_child_ends_with_whoever_is_told_to_end_by_any_signal(number):
     before = signal.getsignal(number)

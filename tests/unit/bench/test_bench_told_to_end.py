@@ -8,6 +8,8 @@ import pytest
 
 from bench.told_to_end import SIGNALS, ToldToEnd
 
+pytestmark = pytest.mark.usefixtures("signals_as_in_a_terminal")
+
 
 @pytest.mark.parametrize("number", SIGNALS)
 def test_the_work_is_cancelled_by_the_first_signal_and_nothing_is_after_it(number: signal.Signals) -> None:
