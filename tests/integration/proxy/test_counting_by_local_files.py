@@ -152,3 +152,14 @@ async def test_an_engine_with_another_template_is_noticed_and_counts_for_itself_
     assert (after.status, after.header("x-gateway-length-class")) == (200, "long")
     assert [post.path for post in engine.posts].count("/tokenize") == 1
     assert logged().count("token_count_drifted") == 1
+
+
+@pytest.mark.parametrize("status", [404, 405, 501])
+async def test_where_that_engine_has_no_route_that_counts_the_local_count_goes_on(tmp_path, pools, status):
+    no_route, theirs = answers.error(status), answers.completion(prompt_tokens=660)
+    script = answers.by_request(lambda request: no_route if request.path == "/tokenize" else theirs)
+    async with ScriptedEngine(script) as engine, running(tmp_path, engine, pools=pools) as gateway:
+        seen = [await gateway.chat(**said("a" * 600)) for _ in range(ANSWERS_MIN + 2)]
+        assert await gateway.metric("gateway_tokenizer_info", pool="chat", method="estimate") == 1
+    assert {(answer.status, answer.header("x-gateway-length-class")) for answer in seen} == {(200, "short")}
+    assert [post.path for post in engine.posts].count("/tokenize") == 1

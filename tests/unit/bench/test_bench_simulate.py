@@ -26,6 +26,7 @@ from bench.simulation.posts import Caller
 from bench.simulation.profiles import PROFILES, Profile
 from bench.simulation.setup import Setup
 from bench.simulation.speed import Saturated, Speeds, probed, saturated, slower
+from bench.simulation.steps import StepTime
 from bench.trace.arrivals import Arrival, Trace
 
 CPU = PROFILES["cpu"]
@@ -291,6 +292,14 @@ def test_probes_before_and_after_say_how_much_slower_the_engine_was_than_its_cos
     assert probed(CPU, found) == pytest.approx(1.3, rel=1e-6)
     assert probed(CPU, {"before": found["before"], "after": [{"failed": "timed_out"}]}) == pytest.approx(1.2, rel=1e-6)
     assert probed(CPU, {}) is None
+
+
+def test_an_engine_that_is_slower_takes_so_many_times_as_long_for_any_step_and_any_request():
+    costs = StepTime(per_sequence_s=2e-4, per_token_chunk_s=9e-8)
+    profile = replace(CPU, step_time=costs)
+    for step in [(1, 1, 1000, 1), (48, 32, 90_000, 200), (2048, 3, 0, 1 << 22)]:
+        assert slower(profile, 1.5).step_time.step_s(*step) == pytest.approx(1.5 * costs.step_s(*step))
+    assert slower(profile, 1.5).request_s == pytest.approx(1.5 * profile.request_s)
 
 
 def saturated_by(profile: Profile, times: float) -> Saturated:
