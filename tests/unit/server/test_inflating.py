@@ -96,7 +96,9 @@ def test_the_last_of_several_has_to_come_to_its_end(name, cut_bytes):
 
 
 @pytest.mark.parametrize(
-    ("encoding", "empty"), [("gzip", gzip.compress(b"")), ("zstd", zstd.compress(b"")), ("zstd", skippable(b""))]
+    ("encoding", "empty"),
+    [("gzip", gzip.compress(b"")), ("zstd", zstd.compress(b"")), ("zstd", skippable(b""))],
+    ids=["gzip", "zstd", "skippable"],
 )
 def test_there_are_no_more_of_them_than_a_bound(encoding, empty):
     assert b"".join(chunks_of(encoding, empty * FRAMES_MAX, 1 << 16)) == b""
