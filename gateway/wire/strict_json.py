@@ -29,6 +29,7 @@ _SURROGATE_ESCAPE_CHARS = 4
 SEARCHED_CHARS = 2**20
 _SPACE = re.compile(r"[ \t\n\r]*")
 _JSON_SPACE = b" \t\n\r"
+_COMPRESSED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")  # how gzip and zstd begin
 _BETWEEN_VALUES = bytes(set(range(256)) - set(b",[{"))
 
 
@@ -40,6 +41,8 @@ def parse(body: bytes) -> dict[str, Any]:
         text = body.decode()
     except UnicodeDecodeError as error:
         message = f"The body is not UTF-8: byte {error.start} cannot be decoded."
+        if body.startswith(_COMPRESSED):
+            message = "The body is not UTF-8 but looks compressed: name the coding in Content-Encoding."
         raise Malformed("invalid_encoding", message, "body") from None
     if len(body) >= _VALUES_COUNTED_FROM_BYTES:
         _refuse_too_many_values(body)

@@ -163,3 +163,10 @@ def test_a_lone_surrogate_is_found_wherever_it_lies_in_a_long_body(monkeypatch: 
     monkeypatch.setattr(strict_json, "SEARCHED_CHARS", 8)
     for letters in range(40):
         assert refusal(b'{"a":"%s\\ud800"}' % (b"x" * letters)) == ("lone_surrogate", "a")
+
+
+@pytest.mark.parametrize("body", [b"\x1f\x8b\x08\x00", b"\x28\xb5\x2f\xfd\x04"])
+def test_a_compressed_body_that_is_not_called_so_is_told_what_is_missing(body: bytes) -> None:
+    with pytest.raises(Malformed) as caught:
+        parse(body)
+    assert (caught.value.code, "Content-Encoding" in caught.value.message) == ("invalid_encoding", True)
