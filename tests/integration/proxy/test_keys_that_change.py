@@ -55,7 +55,7 @@ async def test_a_changed_file_is_in_force_without_a_restart(tmp_path, looking_of
         await asyncio.to_thread((tmp_path / "keys.yaml").write_text, keys_text(NEW_KEY))
         await until_status(gateway, NEW_KEY, 200)
         assert (await gateway.chat(key=INTERACTIVE_KEY)).status == 401
-        assert await gateway.metric("gateway_reloads_total", result="applied") == 1
+        await gateway.until_metric("gateway_reloads_total", 1, result="applied")
         go_on.set()
     assert [(each.result().status, each.result().body.endswith(b"[DONE]\n\n")) for each in under_way] == [
         (200, True)
