@@ -12,7 +12,10 @@ CORE = [path for path in sorted(Path("gateway/core").glob("*.py")) if path.stem 
 # What runs once a step or a request, and that nobody derives from in plain Python.
 SIMULATION = [
     Path(f"bench/simulation/{name}.py")
-    for name in ("direct", "engine_room", "kv_blocks", "kv_runs", "posts", "quick_engine", "steps", "virtual_engine")
+    for name in (
+        *("direct", "engine_room", "kv_blocks", "kv_runs", "posts", "quick_engine", "steps"),
+        *("virtual_engine", "virtual_pool"),
+    )
 ]
 
 

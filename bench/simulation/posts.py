@@ -5,44 +5,18 @@ Owns the records, and of each engine what is at it now. Knows no Admission: who 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from bench.simulation.steps import EngineRequest, Step
+from bench.simulation.virtual_engine import VirtualEngine
 from gateway.core.ticket import Ticket
 from gateway.core.types import EngineLoad, LengthClass, Outcome, Reason
 
 NEVER_S = float("-inf")
 RUN_STEPS_MAX = 256
-
-
-class Engine(Protocol):
-    """What steps: the model in bench.simulation, or vLLM's own scheduler under the same face."""
-
-    running: list[EngineRequest]
-    waiting: list[EngineRequest]
-    preemptions: int
-
-    @property
-    def busy(self) -> bool: ...
-
-    def add(self, request: EngineRequest) -> None: ...
-
-    def abort(self, request_id: int) -> None: ...
-
-    def schedule(self) -> Step: ...
-
-    def end(self, step: Step) -> None: ...
-
-    def steps_alike(self) -> int: ...
-
-    def ends_alike(self, begins_at: float, steps: int) -> list[float]: ...
-
-    def run_alike(self, scheduled: int, ended: int) -> list[Step]: ...
-
-    def look_at(self, request: EngineRequest) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +77,16 @@ class Fate(Answer):
         return self.first_token_at - self.ticket.dispatched_at
 
 
-class Sender(Protocol):
+class Sender(ABC):
     """Whoever sends requests to engines, and hears what becomes of them."""
 
-    def first_token(self, part: Part) -> None: ...
+    @abstractmethod
+    def first_token(self, part: Part) -> None:
+        """Hear of a request's first token."""
 
-    def ended(self, part: Part) -> None: ...
+    @abstractmethod
+    def ended(self, part: Part) -> None:
+        """Hear that a request has its last token."""
 
 
 @dataclass(eq=False, slots=True)
@@ -143,7 +121,7 @@ class Post:
     """
 
     name: str
-    engine: Engine
+    engine: VirtualEngine
     batches_in_flight: int
     up: bool = True
     in_flight: deque[tuple[Step, float]] = field(default_factory=deque)
@@ -155,7 +133,7 @@ class Post:
     epoch: int = 0
     cut_at: float = NEVER_S
 
-    def lose(self, fresh: Engine) -> None:
+    def lose(self, fresh: VirtualEngine) -> None:
         """Lose all that is at the engine; `fresh` is in its place, and cannot be reached yet."""
         for request_id in list(self.parts):
             self.let_go(request_id)

@@ -21,7 +21,7 @@ from bench.records import stored
 from bench.records.request import Outcome, Phase, RequestRecord
 from bench.simulation.direct import DirectCallers
 from bench.simulation.engine_room import START, EngineRoom
-from bench.simulation.posts import Answer, Caller, Part
+from bench.simulation.posts import Answer, Caller
 from bench.simulation.profiles import Profile
 from bench.simulation.quick_engine import QuickEngine
 from bench.simulation.steps import EngineFlags
@@ -92,23 +92,24 @@ def read_saturated(folder: Path) -> Saturated:
         ) from error
 
 
-class _ClosedLoop(DirectCallers):
+class _ClosedLoop:
     """Whoever has an answer sends the next request, until `stop_at`."""
 
     def __init__(self, room: EngineRoom, more: Sequence[Caller], stop_at: float) -> None:
-        super().__init__(room)
+        self._room = room
+        self._callers = DirectCallers(room, answered=self._send_next)
         self._more = iter(more)
         self._stop_at = stop_at
         self.sent_at: list[float] = []
+        self.answers = self._callers.answers
 
     def expect(self, callers: Sequence[Caller]) -> None:
-        self.sent_at += [self.room.now] * len(callers)
-        super().expect(callers)
+        self.sent_at += [self._room.now] * len(callers)
+        self._callers.expect(callers)
 
-    def ended(self, part: Part) -> None:
-        super().ended(part)
+    def _send_next(self) -> None:
         caller = next(self._more, None)
-        if caller is not None and self.room.now < self._stop_at:
+        if caller is not None and self._room.now < self._stop_at:
             self.expect([caller])
 
 

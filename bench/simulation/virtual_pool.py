@@ -2,7 +2,7 @@
 
 Decides nothing: what Admission dispatches, divides or takes back is sent, what the engines bring is reported back. The
 one algorithm that the proxy runs, without the proxy. Several may share an engine room: each then learns of the others
-what the engines' own numbers say.
+what the engines' own numbers say. A watcher is told all of it, and has no say.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import Protocol
 
 from bench.simulation.engine_room import EngineRoom
-from bench.simulation.posts import Caller, Engine, Fate, Part, Post
+from bench.simulation.posts import Caller, Fate, Part, Post, Sender
 from bench.simulation.steps import EngineRequest
+from bench.simulation.virtual_engine import VirtualEngine
 from gateway.core.admission import Admission
 from gateway.core.plan import LongPrefillMode, Plan
 from gateway.core.ticket import (
@@ -39,7 +41,20 @@ _NUMBERS = 1 << 48
 """Each gateway has so many numbers for its requests, that no other has."""
 
 
-class VirtualPool:
+class Watcher(Protocol):
+    """Whoever looks on."""
+
+    def hears(self, fate: Fate, event: Event) -> None:
+        """Take note of an event before it is followed."""
+
+    def sends(self, post: Post, part: Part) -> None:
+        """Take note of a request before it goes to an engine."""
+
+    def settled(self) -> None:
+        """Take note that all is followed that one call of Admission said."""
+
+
+class VirtualPool(Sender):
     """Run callers through Admission to engines. `fates`: by ticket id, in order of arrival.
 
     number: of this gateway, among those of the room. tells_cached: the engines say how much of a prompt they found
@@ -55,6 +70,7 @@ class VirtualPool:
         *,
         number: int = 0,
         tells_cached: bool = False,
+        watcher: Watcher | None = None,
     ) -> None:
         self.plan = plan
         self.room = room
@@ -66,6 +82,7 @@ class VirtualPool:
         self.slices: Counter[SliceResult] = Counter()
         self._assign = assign
         self._tells_cached = tells_cached
+        self._watcher = watcher
         self._first_number = number * _NUMBERS
         self._parts = self._first_number + _FIRST_PART
         self._tick_at: float | None = None
@@ -91,7 +108,7 @@ class VirtualPool:
                     self._follow(self.admission.observe(post.name, post.load, room.now))
             room.at(room.now + LOOK_EVERY_S, self.look_at_engines, rank=1)
 
-    def restart(self, name: str, fresh: Engine, *, down_s: float) -> None:
+    def restart(self, name: str, fresh: VirtualEngine, *, down_s: float) -> None:
         """Lose an engine of this gateway alone, with all it holds; `fresh` is in its place after `down_s`."""
         post, room = self.posts[name], self.room
         post.lose(fresh)
@@ -182,6 +199,8 @@ class VirtualPool:
             self._follow(self.admission.finish(ticket, Outcome.COMPLETED, self.room.now))
 
     def _send(self, post: Post, part: Part) -> None:
+        if self._watcher is not None:
+            self._watcher.sends(post, part)
         self.room.send(post, part)
 
     def _take_back(self, post: Post, ticket: Ticket) -> None:
@@ -206,9 +225,15 @@ class VirtualPool:
     # ── what Admission says ──
 
     def _follow(self, events: list[Event]) -> None:
+        watcher = self._watcher
         for event in events:
-            self._take_in(self.fates[event.ticket.id], event)
+            fate = self.fates[event.ticket.id]
+            if watcher is not None:
+                watcher.hears(fate, event)
+            self._take_in(fate, event)
         self._set_timer()
+        if watcher is not None:
+            watcher.settled()
 
     def _take_in(self, fate: Fate, event: Event) -> None:
         match event:
