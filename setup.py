@@ -9,11 +9,11 @@ from pathlib import Path
 from setuptools import Extension, setup
 
 CORE = [path for path in sorted(Path("gateway/core").glob("*.py")) if path.stem != "__init__"]
-# What runs once a step or a request, and that nobody derives from in plain Python.
+# What runs once a step or a request, and what derives from it: plain Python cannot.
 SIMULATION = [
     Path(f"bench/simulation/{name}.py")
     for name in (
-        *("direct", "engine_room", "kv_blocks", "kv_runs", "posts", "quick_engine", "steps"),
+        *("direct", "emulator/generation", "engine_room", "kv_blocks", "kv_runs", "posts", "quick_engine", "steps"),
         *("virtual_engine", "virtual_pool"),
     )
 ]

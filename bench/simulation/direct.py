@@ -56,7 +56,7 @@ class DirectCallers(Sender):
         number = self._number
         self._number += 1
         priority = 0 if caller.priority is None else caller.priority
-        part = Part(self, answer, EngineRequest(number, caller.prompt_tokens, caller.output_tokens, priority), None)
+        part = Part(self, answer, EngineRequest(number, caller.prompt_tokens, caller.output_tokens, priority))
         post.parts[number] = part
         if leaves_after_s is not None:
             room.at(began + caller.at_s + leaves_after_s, partial(self._leave, post, part), rank=1)

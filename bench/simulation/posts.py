@@ -36,35 +36,40 @@ class Caller:
     priority: int | None = None
 
 
-@dataclass(eq=False, slots=True)
 class Answer:
     """What became of one caller. late: not wholly prefilled in the first step scheduled after it reached the engine.
 
     computed_tokens: that engines scheduled for it, over all its parts.
     """
 
-    caller: Caller
-    engine: str | None = None
-    first_token_at: float | None = None
-    ended_at: float | None = None
-    outcome: Outcome | None = None
-    late: bool = False
-    computed_tokens: int = 0
+    __slots__ = ("caller", "computed_tokens", "ended_at", "engine", "first_token_at", "late", "outcome")
+
+    def __init__(self, caller: Caller, engine: str | None = None) -> None:
+        self.caller = caller
+        self.engine = engine
+        self.first_token_at: float | None = None
+        self.ended_at: float | None = None
+        self.outcome: Outcome | None = None
+        self.late = False
+        self.computed_tokens = 0
 
 
-@dataclass(eq=False, slots=True)
 class Fate(Answer):
     """What became of one request inside admission.
 
     sent: of a divided prompt the parts that went, by their prefixes; None: the request itself.
     """
 
-    ticket: Ticket = field(kw_only=True)
-    waited_s: float | None = None
-    priority: int = 0
-    reason: Reason | None = None
-    sent: list[int | None] = field(default_factory=list)
-    recalls: int = 0
+    __slots__ = ("priority", "reason", "recalls", "sent", "ticket", "waited_s")
+
+    def __init__(self, caller: Caller, ticket: Ticket) -> None:
+        super().__init__(caller)
+        self.ticket = ticket
+        self.waited_s: float | None = None
+        self.priority = 0
+        self.reason: Reason | None = None
+        self.sent: list[int | None] = []
+        self.recalls = 0
 
     @property
     def length(self) -> LengthClass:
@@ -89,14 +94,16 @@ class Sender(ABC):
         """Hear that a request has its last token."""
 
 
-@dataclass(eq=False, slots=True)
 class Part:
     """One request at an engine. prefix_tokens: it computes so much of a prompt; None: it is the caller's own."""
 
-    sender: Sender
-    fate: Answer
-    request: EngineRequest
-    prefix_tokens: int | None
+    __slots__ = ("fate", "prefix_tokens", "request", "sender")
+
+    def __init__(self, sender: Sender, fate: Answer, request: EngineRequest, prefix_tokens: int | None = None) -> None:
+        self.sender = sender
+        self.fate = fate
+        self.request = request
+        self.prefix_tokens = prefix_tokens
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,7 +133,7 @@ class VirtualPool(Sender):
         self._let_come(callers, began)
         room = self.room
         ticket, events = self.admission.offer(self._assign(self.plan, caller), room.now)
-        self.fates[ticket.id] = Fate(caller, ticket=ticket)
+        self.fates[ticket.id] = Fate(caller, ticket)
         self.waiting.add(ticket.id)
         if caller.leaves_after_s is not None:
             room.at(room.now + caller.leaves_after_s, partial(self._leave, ticket), rank=1)
@@ -157,7 +157,7 @@ class VirtualPool(Sender):
         fate.priority = event.priority if fate.caller.priority is None else fate.caller.priority
         post.tickets[ticket] = None
         if not event.divided:
-            self._send(post, Part(self, fate, self._request(fate, None, self._first_number + ticket.id), None))
+            self._send(post, Part(self, fate, self._request(fate, None, self._first_number + ticket.id)))
             return
         way = ticket.assignment.plan.admission.long_prefill
         assert way is not None, "only what the plan divides is divided"

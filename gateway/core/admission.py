@@ -81,12 +81,8 @@ class Admission:
             self._go_on(now, events)
         self._offers += 1
         fleet = self._fleet
-        needs = needs_of(assignment, fleet.kv_block_tokens)
         tenant = self._tenants.named(assignment.class_plan, assignment.tenant)
-        is_long = needs[0]
-        backlog, of_class = tenant.backlogs[is_long], tenant.class_backlogs[is_long]
-        deadline = now + assignment.wait_s_max
-        ticket = Ticket(self._offers, assignment, tenant, backlog, of_class, now, deadline, WAITING, needs, is_long)
+        ticket = Ticket(self._offers, assignment, tenant, needs_of(assignment, fleet.kv_block_tokens), now)
         ticket.is_repeat = self._repeats.is_repeat(assignment, now)
         no = self._refused_at_arrival(ticket, now)
         if no is not None:
@@ -96,8 +92,8 @@ class Admission:
         if ticket.is_repeat:
             ticket.cost_s *= self._plan.repeat_cost
         # Otherwise nothing can go that could not go before.
-        if self._waiting.join(ticket, now) and (fleet.has_slot(is_long) or fleet.divides):
-            head = self._lanes.by_length[is_long].head(now)
+        if self._waiting.join(ticket, now) and (fleet.has_slot(ticket.is_long) or fleet.divides):
+            head = self._lanes.by_length[ticket.is_long].head(now)
             if head is ticket or (head is not None and head.assignment.engine is not None):
                 self._dispatch(now, events)
         if ticket.state is WAITING:

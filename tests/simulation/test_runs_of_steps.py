@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import asdict, replace
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -97,6 +97,12 @@ def test_a_lone_answer_is_a_handful_of_looks_at_the_engine(batches_in_flight):
     assert looks < 12
 
 
+def counts_of(request: EngineRequest) -> dict[str, Any]:
+    """Return all that a request says of itself, but which blocks it holds."""
+    said = {name: getattr(request, name) for name in dir(request) if not name.startswith("_") and name != "held"}
+    return {name: value for name, value in said.items() if not callable(value)}
+
+
 class Pair:
     """Two engines with the same requests: one takes its steps one by one, the other as it may."""
 
@@ -151,7 +157,7 @@ class Pair:
             [*self.one.running, *self.one.waiting], [*self.other.running, *self.other.waiting], strict=True
         ):
             self.other.look_at(other)
-            assert asdict(replace(one, held=[])) == asdict(replace(other, held=[]))
+            assert counts_of(one) == counts_of(other)
 
 
 @pytest.mark.parametrize("seed", range(24))
@@ -183,7 +189,7 @@ def test_a_token_is_delivered_by_the_step_that_sampled_it_and_by_none_before(eng
     request = EngineRequest(1, 100, 3)
     stepped.add(request)
     first, second = stepped.schedule(), stepped.schedule()
-    assert (first.first_tokens, second.first_tokens) == ((), (1,))
+    assert (first.first_tokens, second.first_tokens) == ([], [1])
     stepped.end(first)
     assert request.delivered == 0
     stepped.schedule()
