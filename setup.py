@@ -13,8 +13,8 @@ CORE = [path for path in sorted(Path("gateway/core").glob("*.py")) if path.stem 
 SIMULATION = [
     Path(f"bench/simulation/{name}.py")
     for name in (
-        *("direct", "emulator/generation", "engine_room", "kv_blocks", "kv_runs", "posts", "quick_engine", "steps"),
-        *("virtual_engine", "virtual_pool"),
+        *("direct", "emulator/generation", "engine_room", "kv_blocks", "kv_runs", "play", "posts", "quick_engine"),
+        *("steps", "virtual_engine", "virtual_pool"),
     )
 ]
 

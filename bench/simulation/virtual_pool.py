@@ -7,7 +7,6 @@ what the engines' own numbers say. A watcher is told all of it, and has no say.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Protocol
@@ -27,8 +26,6 @@ from gateway.core.ticket import (
     Proceed,
     Recalled,
     Refused,
-    SliceEnded,
-    SliceResult,
     Ticket,
 )
 from gateway.core.types import EngineSpec, Outcome
@@ -77,9 +74,6 @@ class VirtualPool(Sender):
         self.posts = room.posts
         self.admission = Admission(plan, specs)
         self.fates: dict[int, Fate] = {}
-        self.waiting: set[int] = set()
-        self.counts: Counter[Outcome] = Counter()
-        self.slices: Counter[SliceResult] = Counter()
         self._assign = assign
         self._tells_cached = tells_cached
         self._watcher = watcher
@@ -134,7 +128,6 @@ class VirtualPool(Sender):
         room = self.room
         ticket, events = self.admission.offer(self._assign(self.plan, caller), room.now)
         self.fates[ticket.id] = Fate(caller, ticket)
-        self.waiting.add(ticket.id)
         if caller.leaves_after_s is not None:
             room.at(room.now + caller.leaves_after_s, partial(self._leave, ticket), rank=1)
         self._follow(events)
@@ -238,31 +231,26 @@ class VirtualPool(Sender):
     def _take_in(self, fate: Fate, event: Event) -> None:
         match event:
             case Dispatched():
-                self.waiting.discard(event.ticket.id)
                 self._place(fate, event)
-            case Proceed(prefix_tokens=prefix_tokens):
-                self._proceed(fate, prefix_tokens)
+            case FirstToken():
+                fate.first_token_at = self.room.now
+            case Finished():
+                self._end(fate, event.outcome)
+            case Proceed():
+                self._proceed(fate, event.prefix_tokens)
             case Recalled():
                 assert fate.engine is not None
                 fate.recalls += 1
                 self._take_back(self.posts[fate.engine], fate.ticket)
-            case SliceEnded(result=result):
-                self.slices[result] += 1
-            case FirstToken():
-                fate.first_token_at = self.room.now
-            case Refused(refusal=refusal, waited_s=waited_s, outcome=outcome):
-                fate.reason, fate.waited_s = refusal.reason, waited_s
-                self._end(fate, outcome)
-            case Finished(outcome=outcome):
-                self._end(fate, outcome)
+            case Refused():
+                fate.reason, fate.waited_s = event.refusal.reason, event.waited_s
+                self._end(fate, event.outcome)
             case _:
                 pass
 
     def _end(self, fate: Fate, outcome: Outcome) -> None:
         fate.outcome, fate.ended_at = outcome, self.room.now
         self.room.unfinished -= 1
-        self.waiting.discard(fate.ticket.id)
-        self.counts[outcome] += 1
         if fate.engine is not None:
             self.posts[fate.engine].tickets.pop(fate.ticket, None)
 

@@ -10,7 +10,6 @@ One module, because a ticket has one owner: what is judged, ordered, charged or 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from math import inf
 
 from gateway.core import early_rejection
@@ -298,7 +297,7 @@ class Admission:
         self._repeats.refused(ticket.assignment, now)
         waited_s = now - ticket.offered_at
         retry_s = self._refusals.retry_after_s(ticket, now) if refusal.retry_after_s is None else refusal.retry_after_s
-        return Refused(ticket, replace(refusal, waited_s=waited_s, retry_after_s=retry_s), waited_s, outcome)
+        return Refused(ticket, refusal.completed(waited_s, retry_s), waited_s, outcome)
 
     def _turn_away(self, ticket: Ticket, refusal: Refusal, now: float, outcome: Outcome = Outcome.REFUSED) -> Event:
         """End a ticket that waits."""
@@ -311,7 +310,7 @@ class Admission:
     def _dispatch(self, now: float, events: list[Event]) -> None:
         fleet, lanes = self._fleet, self._lanes
         fleet.settle(now)
-        while heads := lanes.heads(now, fleet.has_slot):
+        while heads := lanes.heads(now, fleet):
             if (choice := fleet.choose(heads)) is None:
                 if lanes.pass_over_bound(heads):
                     continue

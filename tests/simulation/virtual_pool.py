@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from bench.simulation.posts import Caller, Fate, Part, Post
 from bench.simulation.virtual_engine import VirtualEngine
 from gateway.core.ledger import NO_LONG_PREFILL
 from gateway.core.plan import Plan
-from gateway.core.ticket import Assignment, Dispatched, Event, Finished, Refused
+from gateway.core.ticket import Assignment, Dispatched, Event, Finished, Queued, Refused, SliceEnded, SliceResult
 from gateway.core.types import EngineSpec, LengthClass, Outcome
 from gateway.testing.builders import an_assignment
 
@@ -41,9 +42,10 @@ class VirtualPool:
         self.pool = virtual_pool.VirtualPool(plan, self.room, specs, assign or assigned, watcher=self, **ways)
         self.plan = plan
         self.posts, self.admission = self.pool.posts, self.pool.admission
-        self.fates, self.waiting = self.pool.fates, self.pool.waiting
-        self.counts, self.slices = self.pool.counts, self.pool.slices
+        self.fates = self.pool.fates
         self.restart = self.pool.restart
+        self.waiting: set[int] = set()
+        self.slices: Counter[SliceResult] = Counter()
         self.pauses_seen = 0
         self._ending: list[Fate] = []
 
@@ -54,6 +56,11 @@ class VirtualPool:
     @property
     def network_s(self) -> float:
         return self.room.network_s
+
+    @property
+    def counts(self) -> Counter[Outcome]:
+        """How many ended in which way."""
+        return Counter(fate.outcome for fate in self.fates.values() if fate.outcome is not None)
 
     @property
     def steps(self) -> int:
@@ -77,8 +84,14 @@ class VirtualPool:
                 assert self.posts[event.engine].up, "nothing goes to an engine that is down"
             case Refused(waited_s=waited_s, outcome=Outcome.EXPIRED):
                 assert abs(waited_s - fate.ticket.assignment.wait_s_max) < 1e-6, "expiry is exact"
+            case SliceEnded(result=result):
+                self.slices[result] += 1
             case _:
                 pass
+        if isinstance(event, Queued):
+            self.waiting.add(fate.ticket.id)
+        if isinstance(event, Dispatched | Refused | Finished):
+            self.waiting.discard(fate.ticket.id)
         if isinstance(event, Refused | Finished):
             assert fate.outcome is None, "a request ends once"
             self._ending.append(fate)
@@ -126,7 +139,7 @@ class VirtualPool:
 
     def _nothing_is_left(self) -> None:
         assert not self.waiting
-        assert sum(self.counts.values()) == len(self.fates), "offered = completed + refused + expired + gone + broken"
+        assert self.counts.total() == len(self.fates), "offered = completed + refused + expired + gone + broken"
         assert not any(post.parts for post in self.posts.values())
         snapshot = self.admission.snapshot()
         assert all(line.requests == 0 and line.prompt_tokens == 0 for line in snapshot.lines.values())
