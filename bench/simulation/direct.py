@@ -6,7 +6,7 @@ balancer that knows nothing sends it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from random import Random
 
@@ -17,20 +17,14 @@ from gateway.core.types import Outcome
 
 
 class DirectCallers(Sender):
-    """Send callers to the engines of a room. `answers`: in order of arrival. first_number: of its requests.
+    """Send callers to the engines of a room. `answers`: in order of arrival. first_number: of its requests."""
 
-    answered: called where a request has its last token; it may have more callers come.
-    """
-
-    def __init__(
-        self, room: EngineRoom, *, seed: int = 0, first_number: int = 1, answered: Callable[[], None] | None = None
-    ) -> None:
+    def __init__(self, room: EngineRoom, *, seed: int = 0, first_number: int = 1) -> None:
         self.room = room
         self.answers: list[Answer] = []
         self._posts = list(room.posts.values())
         self._random = Random(seed)
         self._number = first_number
-        self._answered = answered
 
     def expect(self, callers: Sequence[Caller]) -> None:
         """Let callers come, each at its time from now on."""
@@ -74,8 +68,6 @@ class DirectCallers(Sender):
     def ended(self, part: Part) -> None:
         """Hear that a request has its last token."""
         self._end(part.fate, Outcome.COMPLETED, self.room.now)
-        if self._answered is not None:
-            self._answered()
 
     def _end(self, answer: Answer, outcome: Outcome, at: float) -> None:
         answer.outcome, answer.ended_at = outcome, at
