@@ -11,8 +11,10 @@ from gateway.testing import answers
 from gateway.testing.builders import a_class, a_plan, an_admission
 from gateway.testing.harness import MODEL, a_chat, running
 from gateway.testing.scripted_engine import ScriptedEngine
+from gateway.testing.skipping_loop import skip
 
 CHAT = "/v1/chat/completions"
+STALL_S = 60
 WAYS = ["leave", "reset"]
 
 
@@ -208,6 +210,52 @@ async def test_a_slow_reader_gets_everything_at_its_own_pace(tmp_path):
         await client.post(CHAT, a_chat(stream=True))
         answer = await client.read_answer()
         assert answer.body == b"".join(events)
+        assert await gateway.metric("gateway_requests_total", outcome="completed") == 1
+
+
+def until_unsent(connections):
+    """A stream that ends as soon as some of it waits for the client: its answer is over, and its bytes are not."""
+
+    async def script(_request, wire):
+        await wire.send(answers.STREAM_HEAD)
+        while not any(each.transport.get_write_buffer_size() for each in connections):
+            await wire.send(answers.chunk(answers.token("x" * 30_000)))
+            await asyncio.sleep(0)
+        await wire.send(answers.chunk(answers.DONE) + answers.CHUNKS_END)
+
+    return script
+
+
+LARGE = answers.plain(200, b"[" + b" " * (6 << 20) + b"]", "application/json")
+LONG = answers.stream_of(*(answers.token("x" * 60_000) for _ in range(100)), *answers.events_of("end"))
+
+
+@pytest.mark.asyncio(loop_factories=["asyncio"])
+@pytest.mark.parametrize("answer", ["whole", "stream", "whose connection is over"])
+async def test_who_takes_an_answer_slowly_gets_all_of_it_however_long_it_takes(tmp_path, answer):
+    limits = {"client_stall_s": STALL_S, "keepalive_s": 0}
+    async with (
+        ScriptedEngine(LARGE if answer == "whole" else LONG) as engine,
+        running(tmp_path, engine, limits=limits) as gateway,
+        gateway.client(receive_buffer_bytes=4096) as client,
+    ):
+        front = gateway.gateway._front
+        await gateway.until(lambda: len(front.connections) == 1)
+        (connection,) = front.connections
+        if answer == "whose connection is over":
+            engine.script = until_unsent([connection])
+        await client.post(CHAT, a_chat(stream=answer != "whole"))
+        if answer == "whose connection is over":
+            await gateway.until_metric("gateway_requests_total", 1, outcome="completed")
+        else:
+            await gateway.until(lambda: connection.writing_paused)
+        taken = b""
+        for _ in range(3):
+            taken += await client.reader.readexactly(100_000)
+            skip(STALL_S)
+            await gateway.ops("/healthz")
+        taken += await client.read_end()
+        assert taken.endswith(b"]" if answer == "whole" else answers.DONE + b"\r\n" + answers.CHUNKS_END)
         assert await gateway.metric("gateway_requests_total", outcome="completed") == 1
 
 
