@@ -19,7 +19,7 @@ from gateway.core.types import Reason, Refusal
 from gateway.server.downstream import BEGUN, AnswerBrokenOff
 from gateway.server.intake import FOREIGN_VERSION
 from gateway.server.request_ids import REQUEST_ID, new_request_id
-from gateway.server.taking import Taking
+from gateway.server.taking import Taking, have_absence_noticed
 from gateway.server.turned_away import LINGER_S_MAX, TurnedAway
 from gateway.wire import refusals
 from gateway.wire.dialects import Dialect
@@ -111,6 +111,7 @@ class FrontConnection(RequestHandler):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         if len(self._front.connections) < self._front.connections_max:
             self._socket = cast("asyncio.Transport", transport)
+            have_absence_noticed(self._socket, self._front.stall_s)
             super().connection_made(transport)
             return
         self._front.refused()

@@ -1,4 +1,4 @@
-"""Whether a client takes what is written for it: one that is slow does, one that stalls does not.
+"""Whether a client takes what is written for it: one that is slow does, one that stalls or has vanished does not.
 
 Owns the one measure of it: bytes that it has not acknowledged, those in the kernel included. That holds megabytes for a
 slow client, and lets the transport write again only once it is rid of a third of them. Ends no connection itself.
@@ -7,12 +7,26 @@ slow client, and lets the transport write again only once it is rid of a third o
 from __future__ import annotations
 
 import asyncio
+import socket
 import struct
 from collections.abc import Callable
 from fcntl import ioctl
 from termios import TIOCOUTQ
 
 _COUNT = struct.Struct("i")
+_KEEPALIVE_S_MAX = 32_767  # the system's own bound
+
+
+def have_absence_noticed(transport: asyncio.Transport, stall_s: float) -> None:
+    """Have the system end the connection of a client that acknowledges nothing for so long, bytes or a probe.
+
+    A client whose machine or network is gone says nothing, and while it waits nothing is written that could fail. TCP
+    keep-alive is on; by default its first probe is two hours away, and unacknowledged bytes are sent again for minutes.
+    """
+    sock = transport.get_extra_info("socket")
+    for option, seconds in ((socket.TCP_KEEPIDLE, stall_s / 2), (socket.TCP_KEEPINTVL, stall_s / 6)):
+        sock.setsockopt(socket.IPPROTO_TCP, option, min(max(1, int(seconds)), _KEEPALIVE_S_MAX))
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, max(1, int(stall_s * 1000)))
 
 
 class Taking:

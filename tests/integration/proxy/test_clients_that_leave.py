@@ -213,6 +213,41 @@ async def test_a_slow_reader_gets_everything_at_its_own_pace(tmp_path):
         assert await gateway.metric("gateway_requests_total", outcome="completed") == 1
 
 
+async def test_a_client_that_vanishes_without_a_word_is_noticed_in_any_phase(tmp_path):
+    """Its machine or its network is gone: no end of the connection comes, and nothing is acknowledged any more."""
+    steps = asyncio.Queue()
+    plan = a_plan(
+        a_class("interactive", wait_s_max=(30, 30)),
+        a_class("batch", rank=1, weight=1),
+        admission=an_admission(AdmissionKind.SLOTS, slots=SlotBudget(2)),
+        order=OrderKind.ARRIVAL,
+    )
+    async with (
+        ScriptedEngine(answers.hanging()) as engine,
+        running(tmp_path, engine, plan=plan, limits={"client_stall_s": 1}) as gateway,
+        gateway.client() as in_stream,
+        gateway.client() as in_prefill,
+        gateway.client() as in_line,
+        gateway.client() as in_its_body,
+    ):
+        engine.scripts.append(answers.step_by_step(steps))
+        await in_stream.post(CHAT, a_chat(stream=True))
+        steps.put_nowait(answers.STREAM_HEAD + answers.chunk(answers.token("a")))
+        await in_stream.read_head()
+        await in_stream.read_chunk()
+        await in_prefill.post(CHAT, a_chat())
+        await engine.until(lambda: len(engine.posts) == 2)
+        await in_line.post(CHAT, a_chat())
+        await gateway.until_metric("gateway_queue_requests", 1)
+        await in_its_body.send(in_its_body.head("POST", CHAT, {"Content-Length": "100"}) + b"{")
+        await gateway.until_metric("gateway_receiving_requests", 1)
+        for client in (in_stream, in_prefill, in_line, in_its_body):
+            client.vanish()
+        steps.put_nowait(answers.chunk(answers.token("b")))
+        await nothing_is_held(gateway)
+        assert await gateway.metric("gateway_requests_total", outcome="client_gone") == 4
+
+
 def until_unsent(connections):
     """A stream that ends as soon as some of it waits for the client: its answer is over, and its bytes are not."""
 
