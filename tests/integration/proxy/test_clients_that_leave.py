@@ -213,6 +213,7 @@ async def test_a_slow_reader_gets_everything_at_its_own_pace(tmp_path):
         assert await gateway.metric("gateway_requests_total", outcome="completed") == 1
 
 
+@pytest.mark.asyncio(loop_factories=["uvloop"])  # its time is the system's own
 async def test_a_client_that_vanishes_without_a_word_is_noticed_in_any_phase(tmp_path):
     """Its machine or its network is gone: no end of the connection comes, and nothing is acknowledged any more."""
     steps = asyncio.Queue()
