@@ -15,6 +15,7 @@ from bench.load.pacing import Clock
 SCRAPE_S_MAX = 10.0
 SCRAPE_BYTES_MAX = 16 * 1024 * 1024
 IDLE_POLL_S = 0.25
+NO_TLS = Unreadable("no_tls")  # somebody is there, whose certificate is not trusted or who speaks no TLS
 # An engine's gauges are set at the end of a step, so one zero may be older than a request just sent.
 IDLE_READINGS = 3
 
@@ -74,5 +75,7 @@ async def page(
             return bytes(body)
     except TimeoutError:
         return Unreadable("timeout")
+    except aiohttp.ClientSSLError:
+        return NO_TLS
     except (aiohttp.ClientError, ConnectionError):
         return Unreadable("no_connection")

@@ -114,10 +114,10 @@ class Handlers:
                     await self._without_engine_time(visit, route, identity)
                 else:
                     await self._refuse(visit, _no_route(route), allow=None if route is None else route.allow)
-        except TimeoutError as error:
+        except TimeoutError:
             if not visit.service.is_cut:
                 raise
-            raise AnswerBrokenOff from error
+            await self._refuse(visit, draining(), closes=True)
         except ClientGone as gone:
             raise AnswerBrokenOff from gone
         except _REFUSED as error:
