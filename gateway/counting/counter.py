@@ -50,7 +50,7 @@ class Uncountable(Exception):  # noqa: N818  a property of the request
 
 
 class EngineCannotCount(Uncountable):
-    """The engine has no route that counts, or not this model: so it is whatever the prompt."""
+    """The engine has no route that counts, not this model, or no number in its answer: whatever the prompt."""
 
 
 class TokenCounter(Protocol):
@@ -83,6 +83,11 @@ def as_ids(tokens: Iterable[int]) -> array[int]:
 def uncountable(code: str, message: str, param: str) -> Uncountable:
     """An Uncountable about one member of the body."""
     return Uncountable(Refusal(Reason.BAD_REQUEST, message, code=code, param=param))
+
+
+def no_count() -> Refusal:
+    """The refusal of a prompt that an engine would have to count, and does not."""
+    return Refusal(Reason.NO_ENGINE, "No engine can serve this model now; the prompt could not be counted.")
 
 
 def shape_of(call: Call, count: Count) -> Shape:

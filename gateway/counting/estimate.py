@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import json
 from array import array
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from gateway.counting.conversation import variables_of
 from gateway.counting.counter import Count, CountingMethod, as_ids
 from gateway.counting.prompts import (
     TemplateTraits,
@@ -32,6 +33,7 @@ IN_LOOP_BYTES_MAX = 64 * 1024
 LEARNING_RATE = 0.02
 LEARNED_TOKENS_MIN = 64  # below, what surrounds a text outweighs it
 _ONE_ANSWER_MOST = 2.0
+_TEXT_MEMBERS = ("text", "refusal", "thinking")  # of a part, whatever its type
 
 
 class ByteEstimate:
@@ -82,15 +84,24 @@ class ByteEstimate:
     def _of_chat(self, members: Mapping[str, Any]) -> int:
         messages = members["messages"]
         texts = [text for message in messages for text in _texts(message)]
-        texts += [json.dumps(members[name]) for name in ("tools", "documents") if members.get(name)]
+        texts += map(_written, (members.get("tools"), *variables_of(members).values()))
         around = TOKENS_PER_MESSAGE * (len(messages) + 1)
         return self._of_text("".join(texts)) + around
 
 
-def _texts(message: Mapping[str, Any]) -> list[str]:
+def _texts(message: Mapping[str, Any]) -> Iterator[str]:
+    """All that a template may write of one message."""
     content = message.get("content")
-    parts = content if isinstance(content, list) else [content]
-    texts = [part.get("text") if isinstance(part, dict) else part for part in parts]
-    if message.get("tool_calls"):
-        texts.append(json.dumps(message["tool_calls"]))
-    return [text for text in texts if isinstance(text, str)]
+    for part in content if isinstance(content, list) else [content]:
+        stated = map(part.get, _TEXT_MEMBERS) if isinstance(part, dict) else (part,)
+        yield from (text for text in stated if isinstance(text, str))
+    reasoning = message.get("reasoning")
+    yield _written(message.get("reasoning_content") if reasoning is None else reasoning)
+    yield from (_written(message.get(name)) for name in ("name", "tool_calls", "tools"))
+
+
+def _written(value: Any) -> str:
+    """A value as a template writes it; numbers and truth values are switches, and nothing."""
+    if isinstance(value, str):
+        return value
+    return json.dumps(value) if value and isinstance(value, (list, dict)) else ""

@@ -18,7 +18,7 @@ import jinja2
 
 from gateway.core.types import Reason, Refusal
 from gateway.counting.bounds import text_bounds
-from gateway.counting.counter import Count, CountingMethod, Uncountable, as_ids
+from gateway.counting.counter import Count, CountingMethod, Uncountable, as_ids, uncountable
 from gateway.counting.encoder import Encoder, encoder_of
 from gateway.counting.model_files import ModelFiles, TokenizerUnusable, read_model_files
 from gateway.counting.pooling_form import Pair
@@ -124,7 +124,13 @@ class LocalTokenizer:
 
     def _chat_tokens(self, members: Mapping[str, Any], kept_max: int | None, context_tokens: int | None) -> int:
         text = self._renderer.rendered(members)
-        return self._tokens(text, members.get("add_special_tokens") is True, kept_max, context_tokens)
+        try:
+            return self._tokens(text, members.get("add_special_tokens") is True, kept_max, context_tokens)
+        except (
+            UnicodeEncodeError
+        ):  # the arguments of a call are JSON inside of JSON: they may escape what a body may not
+            message = "messages hold half of a surrogate pair, which is no character."
+            raise uncountable("lone_surrogate", message, "messages") from None
 
     def _tokens(self, text: str, add_special_tokens: bool, kept_max: int | None, context_tokens: int | None) -> int:
         """A text's tokens, by its length alone where that proves enough: that none can be kept more, or none fits."""

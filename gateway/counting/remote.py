@@ -14,7 +14,15 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from gateway.counting.conversation import variables_of
-from gateway.counting.counter import Count, CountingMethod, CountingOverloaded, as_ids, uncountable
+from gateway.counting.counter import (
+    Count,
+    CountingMethod,
+    CountingOverloaded,
+    EngineCannotCount,
+    as_ids,
+    no_count,
+    uncountable,
+)
 from gateway.counting.prompts import (
     TemplateTraits,
     cut,
@@ -26,6 +34,7 @@ from gateway.counting.prompts import (
 )
 from gateway.wire import media
 from gateway.wire.dialects import PromptForm
+from gateway.wire.prompt_forms import TOKEN_ID_MAX
 from gateway.wire.requests import Call
 
 PostJson = Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]]
@@ -36,6 +45,7 @@ QUESTIONS_MAX = 8
 CALLS_MAX = 1024
 CALL_BYTES_MAX = 256 * 1024 * 1024
 COUNT_S_MAX = 10.0
+PROMPT_REFUSED = frozenset({400, 422})  # as a status, or as the code of an error inside of a 200
 
 # What /tokenize reads of a chat request under the same name; the rest it takes as template variables.
 _CHAT_MEMBERS = ("tools", "add_generation_prompt", "continue_final_message", "add_special_tokens")
@@ -105,7 +115,7 @@ class EngineTokenizer:
         async with self._questions:
             answer = await self._post_json(TOKENIZE_PATH, question)
         tokens = answer.get("tokens")
-        if isinstance(tokens, list) and all(type(token) is int and 0 <= token < 1 << 32 for token in tokens):
+        if isinstance(tokens, list) and all(type(token) is int and 0 <= token <= TOKEN_ID_MAX for token in tokens):
             return as_ids(tokens)
         return None
 
@@ -141,10 +151,13 @@ class EngineTokenizer:
         async with self._questions:
             answer = await self._post_json(path, question)
         count = answer.get("count", answer.get("input_tokens"))
-        if type(count) is not int or count < 0:
+        if type(count) is int and count >= 0:
+            return count
+        error = answer.get("error")
+        if isinstance(error, Mapping) and error.get("code") in PROMPT_REFUSED:
             param = "messages" if "messages" in question else "prompt"
-            raise uncountable("invalid_prompt", "The engine cannot tell the prompt's length.", param)
-        return count
+            raise uncountable("invalid_prompt", "The engine cannot read this prompt.", param)
+        raise EngineCannotCount(no_count())
 
     def learn(self, count: Count, engine_tokens: int) -> None:
         """Nothing: the engine's count is its own."""

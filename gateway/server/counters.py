@@ -15,12 +15,12 @@ from typing import Any, assert_never
 import structlog
 
 from gateway.core.types import Reason, Refusal
-from gateway.counting.counter import EngineCannotCount, TokenCounter
+from gateway.counting.counter import EngineCannotCount, TokenCounter, no_count
 from gateway.counting.drift import WatchedCounter
 from gateway.counting.estimate import ByteEstimate
 from gateway.counting.local import LocalTokenizer
 from gateway.counting.model_files import TokenizerUnusable
-from gateway.counting.remote import EngineTokenizer, PostJson
+from gateway.counting.remote import PROMPT_REFUSED, EngineTokenizer, PostJson
 from gateway.engines.canary import Canary
 from gateway.engines.target import Answer, EngineHttp, EngineSilent, EngineUnreachable
 from gateway.engines.watch import EngineWatch
@@ -34,7 +34,6 @@ from gateway.settings import LocalTokenizer as LocalTokenizerSettings
 from gateway.wire.answers import is_leaving
 
 QUESTION_S_MAX = 5.0  # below a whole count's limit, so that one engine's silence is told from a crowd before it
-_PROMPT_REFUSED = frozenset({400, 422})
 _NO_ROOM = frozenset({429, 503})
 _NO_SUCH_ROUTE = frozenset({404, 405, 501})
 
@@ -126,17 +125,17 @@ class Counters:
             while is_leaving(answer.status, answer.body):
                 watch.leaving()
                 watch, answer = await self._ask_one(pool, path, question)
-            if answer.status in _PROMPT_REFUSED:
+            if answer.status in PROMPT_REFUSED:
                 message = "The engine cannot read this prompt."
                 raise Refusing(Refusal(Reason.BAD_REQUEST, message, code="invalid_prompt"))
             if answer.status in _NO_ROOM:
                 raise Refusing(_no_room())
             self._tell(watch.target.name, answer.status)
             if answer.status in _NO_SUCH_ROUTE:
-                raise EngineCannotCount(_no_count())
+                raise EngineCannotCount(no_count())
             value = _object(answer.body) if answer.status == 200 else None
             if value is None:
-                raise Refusing(_no_count())
+                raise Refusing(no_count())
             return value
 
         return ask
@@ -145,14 +144,14 @@ class Counters:
         """Ask the pool's next engine that is up."""
         watch = self._turns.next_of(pool)
         if watch is None:
-            raise Refusing(_no_count())
+            raise Refusing(no_count())
         try:
             return watch, await self._http.post_json(watch.target, path, question, timeout_s=QUESTION_S_MAX)
         except EngineUnreachable:
             watch.refused()
         except EngineSilent:
             watch.silent()
-        raise Refusing(_no_count())
+        raise Refusing(no_count())
 
     def _tell(self, engine: str, status: int) -> None:
         """Log what stands in the way of counting, once for as long as it stays the same."""
@@ -198,10 +197,6 @@ def _reading(counter: TokenCounter) -> CountingReading:
             refused=reading.refused + engine.refused,
         )
     return reading
-
-
-def _no_count() -> Refusal:
-    return Refusal(Reason.NO_ENGINE, "No engine can serve this model now; the prompt could not be counted.")
 
 
 def _no_room() -> Refusal:

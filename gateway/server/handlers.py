@@ -197,8 +197,9 @@ class Handlers:
         """Read, count and classify; nothing but the returned is kept of the request while it waits."""
         rooms, plan, headers = self._rooms, self._rooms.plan, visit.request.headers
         wait_s_wish = intake.wait_s_wish(visit.request)
+        content_type = requests.body_type(route, headers.get("Content-Type", ""))
         body = await intake.read_body(visit.request, visit.client, rooms.intake, held)
-        draft = await of_body(len(body), requests.read, route, body, headers.get("Content-Type", ""))
+        draft = await of_body(len(body), requests.read, route, body, content_type)
         pools = rooms.pools  # those that the model is looked up in; a reload in between replaces the whole
         model_pools = models.pools_of(pools, identity, draft.model)
         call = await of_body(len(body), requests.judge, draft, plan.request, rooms.allowed_engine_fields)
@@ -232,7 +233,7 @@ class Handlers:
             shadow.judge(judge, judged, line, rooms.clock.now())
         if not isinstance(judged, Assignment):
             raise Refusing(judged)
-        sent_headers = engine_headers(headers.items(), content_type="application/json")
+        sent_headers = engine_headers(headers.items(), content_type=content_type)
         call.release()
         return pool, Admitted(call, judged, sent_headers, exchange, visit.client, visit.service, prompt)
 

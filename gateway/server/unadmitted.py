@@ -47,6 +47,7 @@ class Unadmitted:
     async def ask(self, visit: Visit, route: Route, identity: Identity, held: HeldBody) -> None:
         """Judge a question's body and have an engine answer it. Raises what refuses it."""
         rooms = self._rooms
+        content_type = requests.body_type(route, visit.request.headers.get("Content-Type", ""))
         with self._opening(identity.tenant):
             body = await intake.read_body(visit.request, visit.client, rooms.intake, held)
             draft = await of_body(len(body), requests.read, route, body)
@@ -54,7 +55,7 @@ class Unadmitted:
             allowed = rooms.allowed_engine_fields
             call = await of_body(len(body), requests.judge, draft, rooms.plan.request, allowed)
             sent = await of_body(len(body), call.rewritten, set_members={})
-            outgoing = Outgoing("POST", route.path, _sent_headers(visit, content_type="application/json"), sent)
+            outgoing = Outgoing("POST", route.path, _sent_headers(visit, content_type=content_type), sent)
             pool = rooms.answering(pools).name
             while (watch := self._turns.next_of(pool)) is not None:
                 if await self._pass_on(visit, watch, outgoing):

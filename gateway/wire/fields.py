@@ -15,13 +15,15 @@ from gateway.wire.json_flaws import INT64_MAX
 
 # The engine would obey these: its order and its placement are the gateway's to decide, and its ids too.
 CONTROL_MEMBERS = frozenset({"priority", "request_id", "data_parallel_rank", "session_id"})
-# Meant for the engine's own operator: tensors, cache transfers, code. Refused unless the configuration allows them.
+# Meant for the engine's own operator: tensors, cache transfers, code, how much of a medium is decoded. Refused unless
+# the configuration allows them.
 OPERATOR_MEMBERS = (
     "kv_transfer_params",
     "ec_transfer_params",
     "logits_processors",
     "prompt_embeds",
     "mm_processor_kwargs",
+    "media_io_kwargs",
 )
 
 

@@ -43,7 +43,7 @@ Headers = Iterable[tuple[str, str]]
 def engine_headers(headers: Headers, *, content_type: str | None = None) -> list[tuple[str, str]]:
     """The caller's headers that go to the engine: allowed names, the first of each, none that Connection names.
 
-    content_type: what the body is where the caller does not say; None: there is no body.
+    content_type: what the body was judged to be; None: there is none.
     """
     pairs = [(name.lower(), value) for name, value in headers]
     refused = _named_by_connection(pairs)
@@ -52,7 +52,7 @@ def engine_headers(headers: Headers, *, content_type: str | None = None) -> list
         if name in TO_ENGINE and name not in refused and _VALUE.fullmatch(value):
             chosen.setdefault(name, value)
     if content_type is not None:
-        chosen.setdefault("content-type", content_type)
+        chosen["content-type"] = content_type
     return list(chosen.items())
 
 

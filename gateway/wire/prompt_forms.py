@@ -28,6 +28,7 @@ PROMPT_MEMBERS: Mapping[PromptForm, str] = {
 }
 # The names under which the two sides of a score may stand; the first that are both there are meant.
 SCORE_SIDES = (("queries", "documents"), ("queries", "items"), ("data_1", "data_2"), ("text_1", "text_2"))
+TOKEN_ID_MAX = 2**32 - 1  # beyond every vocabulary; ids are held in four bytes each
 # Such a request is answered before its work begins, which would then go on outside of all admission.
 BACKGROUND = "background"
 _FLAGS = ("add_generation_prompt", "continue_final_message", "add_special_tokens", "echo", "use_beam_search")
@@ -212,6 +213,8 @@ def _judge_token_ids(ids: list[Any], param: str) -> None:
         raise bad("invalid_type", f"{param} has to be a non-empty array of token ids.", param)
     if min(ids) < 0:
         raise bad("integer_below_min_value", f"{param} holds a negative token id.", param, limit=0)
+    if max(ids) > TOKEN_ID_MAX:
+        raise bad("integer_out_of_range", f"{param} holds a token id that no model has.", param, limit=TOKEN_ID_MAX)
 
 
 def _judge_rerank(members: Mapping[str, Any], allowed: frozenset[str]) -> int:

@@ -55,6 +55,7 @@ TABLE: Mapping[Reason, Row] = {
 STATUS_OF_CODE: Mapping[str, int] = {
     "method_not_allowed": 405,
     "unsupported_content_encoding": 415,
+    "unsupported_content_type": 415,
     "headers_too_large": 431,
     "unsupported_transfer_encoding": 501,
     "unsupported_http_version": 505,

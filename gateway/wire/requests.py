@@ -29,8 +29,9 @@ from gateway.wire.fields import (
 from gateway.wire.json_flaws import Malformed
 from gateway.wire.prompt_forms import BACKGROUND, PROMPT_MEMBERS, judge_prompt
 
-__all__ = ["BadRequest", "Call", "Draft", "judge", "parse", "read"]
+__all__ = ["BadRequest", "Call", "Draft", "body_type", "judge", "parse", "read"]
 
+_JSON, _FORM = "application/json", "multipart/form-data"
 # Lists that the policy's list_items_max does not bound: the prompt's own length is bounded in tokens.
 _UNBOUNDED_LISTS = frozenset({"messages", "prompt", "input", "tokens", "stop"})
 # With these the engine's answer depends on computing the prompt in one go, or the prompt is not what it seems.
@@ -95,6 +96,18 @@ class Call:
     def release(self) -> None:
         """Let go of the parsed members, which nobody needs while the request waits and runs."""
         self.members = _RELEASED
+
+
+def body_type(route: Route, stated: str) -> str:
+    """The Content-Type that the body goes on with. stated: the caller's, "" for none. BadRequest: it is another kind.
+
+    The engine refuses another kind too, but only once the request has had its turn. And what a web page may send to a
+    host that is not its own without asking, a text or a form, is never JSON.
+    """
+    expected = _FORM if route.form is PromptForm.AUDIO else _JSON
+    if stated.partition(";")[0].strip().lower() not in ("", expected):
+        raise bad("unsupported_content_type", f"The Content-Type has to be {expected}.", "content-type")
+    return stated if expected == _FORM else _JSON
 
 
 def parse(route: Route, body: bytes, bounds: RequestBounds, allowed_engine_fields: frozenset[str]) -> Call:

@@ -59,7 +59,8 @@ async def test_an_output_without_a_limit_is_given_the_classs(tmp_path):
     [
         (an_audio_form(model="nope"), FORM, (404, "model_not_found")),
         (an_audio_form(field("priority", "1")), FORM, (400, "unsupported_parameter")),
-        (an_audio_form(), {}, (400, "invalid_content_type")),
+        (an_audio_form(), {}, (415, "unsupported_content_type")),
+        (an_audio_form(), {"Content-Type": "multipart/form-data"}, (400, "invalid_content_type")),
     ],
 )
 async def test_a_form_that_cannot_be_served_reaches_no_engine(tmp_path, body, headers, refusal):

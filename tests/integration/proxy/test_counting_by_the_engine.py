@@ -40,6 +40,8 @@ async def test_the_engines_count_decides_the_length_class(tmp_path):
         (answers.error(503), 503, "overloaded"),
         (answers.error(500), 503, "no_engine"),
         (answers.json_answer([]), 503, "no_engine"),
+        (answers.json_answer({"max_model_len": 12288}), 503, "no_engine"),
+        (answers.json_answer({"error": {"code": 400}}), 400, "bad_request"),
         (answers.plain(200, b"no json"), 503, "no_engine"),
         (answers.raw(), 503, "no_engine"),
     ],

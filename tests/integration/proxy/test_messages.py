@@ -81,6 +81,7 @@ async def test_a_count_is_asked_of_an_engine_and_is_no_offered_request(tmp_path)
         ({"messages": [{"role": "user", "content": [IMAGE_ELSEWHERE]}]}, 400),
         ({"messages": [{"role": "user", "content": [{"type": "tool_result", "content": [IMAGE_ELSEWHERE]}]}]}, 400),
         ({"mm_processor_kwargs": {"a": 1}}, 400),
+        ({"media_io_kwargs": {"video": {"num_frames": -1}}}, 400),
     ],
 )
 async def test_a_count_is_judged_as_the_request_itself_would_be(tmp_path, members, status):

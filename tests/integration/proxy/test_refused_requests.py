@@ -220,6 +220,44 @@ async def test_an_encoded_body_is_415(tmp_path):
     check(answer, 415, "bad_request", "unsupported_content_encoding")
 
 
+@pytest.mark.parametrize(
+    "content_type",
+    ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "application/jsonp", "json"],
+)
+async def test_a_body_that_says_it_is_no_json_is_415_before_it_is_called_for(tmp_path, content_type):
+    headers = {"Content-Type": content_type, "Content-Length": "9000", "Expect": "100-continue"}
+    async with ScriptedEngine() as engine, running(tmp_path, engine) as gateway:
+        for path in (CHAT, "/v1/completions", "/v1/messages", "/v1/embeddings", "/tokenize"):
+            async with gateway.client() as client:
+                await client.send(client.head("POST", path, headers))
+                answer = await client.read_head()
+            assert (answer.status, answer.header("x-gateway-reason")) == (415, "bad_request")
+    assert not engine.posts
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        b"",
+        b"Content-Type:\r\n",
+        b"Content-Type: application/json; charset=utf-8\r\n",
+        b"Content-Type: Application/JSON ;charset=UTF-16\r\n",
+        b"Connection: content-type\r\nContent-Type: application/json\r\n",
+    ],
+)
+async def test_json_goes_on_as_what_it_is_however_its_caller_calls_it(tmp_path, lines):
+    body = json.dumps(a_chat()).encode()
+    head = f"POST {CHAT} HTTP/1.1\r\nHost: h\r\nx-api-key: {INTERACTIVE_KEY}\r\nContent-Length: {len(body)}\r\n"
+    async with (
+        ScriptedEngine(answers.completion()) as engine,
+        running(tmp_path, engine) as gateway,
+        gateway.client() as client,
+    ):
+        await client.send(head.encode() + lines + b"\r\n" + body)
+        assert (await client.read_answer()).status == 200
+    assert engine.posts[0].header("content-type") == ["application/json"]
+
+
 async def test_headers_over_the_bound_are_refused(tmp_path):
     headers = {f"x-{index}": "v" * 1000 for index in range(3)}
     async with (

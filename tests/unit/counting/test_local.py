@@ -115,6 +115,14 @@ def test_a_text_that_no_context_holds_is_refused_for_its_length(tokenizer: Local
     assert tokenizer.count_now(completion("x" * 10_000)).prompt_tokens > 100
 
 
+@pytest.mark.parametrize("escape", ["\\ud800", "\\udfff", "\\ude00\\ud83d"])
+def test_a_call_whose_arguments_hold_half_a_character_is_refused(tokenizer: LocalTokenizer, escape: str) -> None:
+    """Its arguments are JSON of their own, in which the body's own reader looks for nothing."""
+    called = {"id": "c", "type": "function", "function": {"name": "f", "arguments": f'{{"a": "{escape}"}}'}}
+    refusal = uncountable(tokenizer, chat(messages=[ADA, {"role": "assistant", "tool_calls": [called]}]))
+    assert (refusal.reason, refusal.code, refusal.param) == (Reason.BAD_REQUEST, "lone_surrogate", "messages")
+
+
 def test_media_have_declared_tokens_and_make_the_count_an_estimate(tokenizer: LocalTokenizer) -> None:
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 100_000}}
     plain = tokenizer.count_now(chat())

@@ -7,7 +7,15 @@ from typing import Any
 import pytest
 
 from gateway.core.plan import RequestBounds
-from gateway.counting.counter import Count, CountingMethod, CountingOverloaded, Uncountable, shape_of
+from gateway.core.types import Reason
+from gateway.counting.counter import (
+    Count,
+    CountingMethod,
+    CountingOverloaded,
+    EngineCannotCount,
+    Uncountable,
+    shape_of,
+)
 from gateway.counting.estimate import ByteEstimate
 from gateway.counting.prompts import MEDIA_TOKENS
 from gateway.counting.remote import EngineTokenizer
@@ -95,10 +103,20 @@ async def test_media_are_declared_instead_of_sent_to_be_measured() -> None:
     assert engine.asked[0][1]["messages"] == [{"role": "user", "content": ["a"]}, ADA]
 
 
-@pytest.mark.parametrize("answer", [{}, {"error": {"code": 400}}, {"count": "5"}, {"count": -1}, {"count": True}])
-async def test_an_answer_without_a_count_is_no_count(answer: dict[str, Any]) -> None:
-    with pytest.raises(Uncountable):
+@pytest.mark.parametrize(
+    "answer", [{}, {"count": "5"}, {"count": -1}, {"count": True}, {"error": "odd"}, {"error": {"code": 500}}]
+)
+async def test_an_answer_without_a_count_is_the_engines_fault_and_not_the_prompts(answer: dict[str, Any]) -> None:
+    with pytest.raises(EngineCannotCount) as caught:
         await EngineTokenizer(Engine(answer).post_json).count(chat())
+    assert caught.value.refusal.reason is Reason.NO_ENGINE
+
+
+@pytest.mark.parametrize("code", [400, 422])
+async def test_an_error_inside_of_an_answer_may_be_the_prompts(code: int) -> None:
+    with pytest.raises(Uncountable) as caught:
+        await EngineTokenizer(Engine({"error": {"code": code}}).post_json).count(chat())
+    assert (caught.value.refusal.reason, caught.value.refusal.param) == (Reason.BAD_REQUEST, "messages")
 
 
 async def test_questions_and_calls_are_bounded_and_freed() -> None:

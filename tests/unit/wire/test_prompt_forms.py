@@ -220,6 +220,7 @@ def test_what_cannot_be_embedded_or_scored_is_refused_by_its_member(
         (DETOKENIZE, {}, "missing_required_parameter", "tokens"),
         (DETOKENIZE, {"tokens": ["x"]}, "invalid_type", "tokens"),
         (DETOKENIZE, {"tokens": [-1]}, "integer_below_min_value", "tokens"),
+        (DETOKENIZE, {"tokens": [2**32]}, "integer_out_of_range", "tokens"),
     ],
 )
 def test_what_cannot_be_tokenized_is_refused_by_its_member(

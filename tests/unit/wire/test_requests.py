@@ -183,6 +183,8 @@ def test_a_member_that_a_chat_is_counted_by_is_refused_by_name(members: dict[str
         ([[1], [2, "a"]], "invalid_type", "prompt[1]"),
         ([1, -1], "integer_below_min_value", "prompt"),
         ([[1], [-1]], "integer_below_min_value", "prompt[1]"),
+        ([1, 2**32], "integer_out_of_range", "prompt"),
+        ([[1], [2**40]], "integer_out_of_range", "prompt[1]"),
         ([None], "invalid_type", "prompt"),
         (["a"] * 17, "too_many_sequences", "prompt"),
         ([[1]] * 1000, "too_many_sequences", "prompt"),
