@@ -37,6 +37,8 @@ class ChatRenderer:
     def __init__(self, files: ModelFiles) -> None:
         """Compile the templates. Raises jinja2.TemplateSyntaxError."""
         self._templates = {name: ChatTemplate(source) for name, source in files.templates.items()}
+        self._default = self._templates.get(DEFAULT_TEMPLATE)
+        self._for_tools = self._templates.get(TOOLS_TEMPLATE, self._default)
         self._special_tokens = files.special_tokens
         self.traits = TemplateTraits(self._merges_system(), "none" if self._heeds_no_effort() else "low")
 
@@ -45,7 +47,9 @@ class ChatRenderer:
         variables = variables_of(members)
         tools = variables.pop("tools") if "tools" in variables else tools_of(members)
         documents = variables.pop("documents", None)
-        template = self._template(has_tools=tools is not None)
+        template = self._default if tools is None else self._for_tools
+        if template is None:
+            raise uncountable("unsupported_parameter", "The model has no chat template.", "messages")
         try:
             conversation = conversation_of(members["messages"], template.content_format)
             if not template.knows_developer:
@@ -63,13 +67,6 @@ class ChatRenderer:
             raise uncountable(
                 "invalid_messages", f"The model's chat template refuses them: {reason}", "messages"
             ) from error
-
-    def _template(self, *, has_tools: bool) -> ChatTemplate:
-        names = (TOOLS_TEMPLATE, DEFAULT_TEMPLATE) if has_tools else (DEFAULT_TEMPLATE,)
-        template = next((self._templates[name] for name in names if name in self._templates), None)
-        if template is None:
-            raise uncountable("unsupported_parameter", "The model has no chat template.", "messages")
-        return template
 
     def _merges_system(self) -> bool:
         """Whether a template refuses a system message that is not the first."""

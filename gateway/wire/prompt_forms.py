@@ -32,6 +32,7 @@ SCORE_SIDES = (("queries", "documents"), ("queries", "items"), ("data_1", "data_
 BACKGROUND = "background"
 _FLAGS = ("add_generation_prompt", "continue_final_message", "add_special_tokens", "echo", "use_beam_search")
 _FLAG_NAMES = frozenset(_FLAGS)
+_TEMPLATE_INPUTS = frozenset({"tools", "documents", "chat_template_kwargs", "reasoning_effort"})
 
 
 def judge_prompt(form: PromptForm, members: Mapping[str, Any], allowed: frozenset[str]) -> int:
@@ -80,6 +81,8 @@ def _judge_parts(parts: Iterable[tuple[str, Mapping[str, Any]]], allowed: frozen
 
 
 def _judge_template_inputs(members: Mapping[str, Any]) -> None:
+    if _TEMPLATE_INPUTS.isdisjoint(members):
+        return
     for name in ("tools", "documents"):
         _judge_objects(members, name)
     read_object(members, "chat_template_kwargs")
