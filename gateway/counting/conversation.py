@@ -33,7 +33,7 @@ _KNOWN_PART_MEMBERS = frozenset(
     }
 )
 # Attribution lines of one client that change with every request; the engine drops them.
-_DROPPED_SYSTEM_LINE = "x-anthropic-billing-header"
+DROPPED_SYSTEM_LINE = "x-anthropic-billing-header"
 # Variables that would reach the rendering function itself instead of the template.
 _RESERVED_VARIABLES = (
     "chat_template",
@@ -102,7 +102,7 @@ def _message(message: Mapping[str, Any], as_parts: bool) -> Message:
     if (
         not as_parts
         and isinstance(content, str)
-        and not (role == "system" and content.startswith(_DROPPED_SYSTEM_LINE))
+        and not (role == "system" and content.startswith(DROPPED_SYSTEM_LINE))
     ):
         built["content"] = content
     else:
@@ -136,7 +136,7 @@ def _parts(content: Any, role: str) -> list[Any]:
     kept = []
     for part in parts:
         text = part if isinstance(part, str) else part.get("text") if part.get("type") == "text" else None
-        if not (isinstance(text, str) and text.startswith(_DROPPED_SYSTEM_LINE)):
+        if not (isinstance(text, str) and text.startswith(DROPPED_SYSTEM_LINE)):
             kept.append(part)
         elif rest := text.partition("\n")[2]:
             kept.append(rest if isinstance(part, str) else {**part, "text": rest})

@@ -123,14 +123,15 @@ class LocalTokenizer:
         self.threads.close()
 
     def _chat_tokens(self, members: Mapping[str, Any], kept_max: int | None, context_tokens: int | None) -> int:
-        text = self._renderer.rendered(members)
-        return self._tokens(text, members.get("add_special_tokens") is True, kept_max, context_tokens)
+        pieces = self._renderer.pieces(members)
+        if kept_max is None:
+            self._refuse_overrun(sum(map(len, pieces)), context_tokens)
+        return self._tokens("".join(pieces), members.get("add_special_tokens") is True, kept_max, context_tokens)
 
     def _tokens(self, text: str, add_special_tokens: bool, kept_max: int | None, context_tokens: int | None) -> int:
         """A text's tokens, by its length alone where that proves enough: that none can be kept more, or none fits."""
         if kept_max is None:
-            if self._bounds.overruns(text, context_tokens):
-                raise self._overrun(text, context_tokens)
+            self._refuse_overrun(len(text), context_tokens)
         elif self._bounds.tokens_at_least(text) >= kept_max:
             return kept_max
         return self._encoder.count(text, add_special_tokens=add_special_tokens)
@@ -140,7 +141,9 @@ class LocalTokenizer:
         document = cut(self._encoder.count(pair.document, add_special_tokens=False), pair.document_tokens_max)
         return query + document + self._pair_tokens
 
-    def _overrun(self, text: str, context_tokens: int | None) -> Uncountable:
-        tokens = -(-len(text) // self._bounds.chars_per_token_max)
-        message = f"The model's context is {context_tokens} tokens; {len(text)} characters are at least {tokens}."
-        return Uncountable(Refusal(Reason.CONTEXT_LENGTH, message, limit=context_tokens, observed=tokens))
+    def _refuse_overrun(self, chars: int, context_tokens: int | None) -> None:
+        if not self._bounds.overruns(chars, context_tokens):
+            return
+        tokens = -(-chars // self._bounds.chars_per_token_max)
+        message = f"The model's context is {context_tokens} tokens; {chars} characters are at least {tokens}."
+        raise Uncountable(Refusal(Reason.CONTEXT_LENGTH, message, limit=context_tokens, observed=tokens))

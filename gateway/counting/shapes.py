@@ -1,0 +1,101 @@
+"""What a template writes around the contents of a conversation, kept for conversations of the same roles.
+
+Owns the kept texts and their bound. Serves plain conversations alone, and templates that are proved to keep content
+verbatim; anything else is rendered. Each kept shape has been seen to give what rendering gave.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+SHAPES_MAX = 1024
+MESSAGES_MAX = 16
+_ROLES = frozenset({"system", "user", "assistant", "tool"})
+_MEMBERS = frozenset({"role", "content"})
+_EDGE = "\u2003\u2004\u2002"  # space, of a kind that stands in no template
+
+Render = Callable[[Sequence[Mapping[str, Any]], bool], str]
+
+
+class _Place(NamedTuple):
+    """Where a content goes, and at which of its ends the template takes space away."""
+
+    index: int
+    strips_left: bool
+    strips_right: bool
+
+
+class Plain(NamedTuple):
+    """A conversation of nothing but roles and texts that are not blank."""
+
+    roles: tuple[str, ...]
+    contents: list[str]
+
+
+class Shapes:
+    """The shapes of one template. Threads may ask at once: what two of them find out is the same."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[bool, tuple[str, ...]], list[str | _Place]] = {}
+        self._mark = secrets.token_hex(16)  # no caller's text holds it
+        self._marks = re.compile(rf"((?:{_EDGE})?){self._mark}(\d+){self._mark}((?:{_EDGE})?)")
+
+    def pieces(self, plain: Plain, add_generation_prompt: bool, render: Render) -> list[str]:
+        """The prompt's text, in pieces. render: gives the text of any such conversation."""
+        key = (add_generation_prompt, plain.roles)
+        shape = self._kept.get(key)
+        if shape is None:
+            whole = render(_messages(plain.roles, plain.contents), add_generation_prompt)
+            shape = self._shape(plain.roles, add_generation_prompt, render)
+            if "".join(_filled(shape, plain.contents)) != whole:
+                return [whole]
+            if len(self._kept) >= SHAPES_MAX:
+                self._kept.clear()
+            self._kept[key] = shape
+        return _filled(shape, plain.contents)
+
+    def _shape(self, roles: Sequence[str], add_generation_prompt: bool, render: Render) -> list[str | _Place]:
+        marks = [f"{_EDGE}{self._mark}{index}{self._mark}{_EDGE}" for index in range(len(roles))]
+        fixed_left_index_right = self._marks.split(render(_messages(roles, marks), add_generation_prompt))
+        shape: list[str | _Place] = [fixed_left_index_right[0]]
+        rest = iter(fixed_left_index_right[1:])
+        for left, index, right, fixed in zip(rest, rest, rest, rest, strict=True):
+            shape += [_Place(int(index), not left, not right), fixed]
+        return shape
+
+
+def plain_of(messages: Sequence[Mapping[str, Any]], dropped_system_line: str) -> Plain | None:
+    """The conversation, where it is plain. dropped_system_line: with which a system text does not stay as it is."""
+    if len(messages) > MESSAGES_MAX:
+        return None
+    roles, contents = [], []
+    for message in messages:
+        if message.keys() != _MEMBERS:
+            return None
+        role, content = message["role"], message["content"]
+        if role not in _ROLES or type(content) is not str or not content or content.isspace():
+            return None
+        if role == "system" and content.startswith(dropped_system_line):
+            return None
+        roles.append(role)
+        contents.append(content)
+    return Plain(tuple(roles), contents)
+
+
+def _messages(roles: Sequence[str], contents: Sequence[str]) -> list[dict[str, str]]:
+    return [{"role": role, "content": content} for role, content in zip(roles, contents, strict=True)]
+
+
+def _filled(shape: Sequence[str | _Place], contents: Sequence[str]) -> list[str]:
+    return [piece if type(piece) is str else _placed(piece, contents) for piece in shape]
+
+
+def _placed(place: Any, contents: Sequence[str]) -> str:
+    index, strips_left, strips_right = place
+    content = contents[index]
+    if strips_left:
+        content = content.lstrip()
+    return content.rstrip() if strips_right else content
