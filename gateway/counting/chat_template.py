@@ -54,9 +54,9 @@ class ChatTemplate:
         self._source = source
         self.content_format = ContentFormat.PARTS if _loops_over_content(tree) else ContentFormat.STRING
         self.knows_developer = '"developer"' in source or "'developer'" in source
-        self.variables = frozenset(jinja2.meta.find_undeclared_variables(tree))
         is_kept = self.content_format is ContentFormat.STRING and keeps_content_verbatim(tree)
         self.shapes = Shapes() if is_kept else None
+        self.variables = frozenset(jinja2.meta.find_undeclared_variables(tree))  # last: it folds the tree's constants
 
     def render(
         self,

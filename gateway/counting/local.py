@@ -88,18 +88,20 @@ class LocalTokenizer:
         refuse_uncountable(call.members)
         kept_max = kept_tokens_max(call, context_tokens)
         prompts = prompts_of(call, self._renderer.traits)
-        is_exact, counts = prompts.is_whole and not prompts.pairs, []
+        is_exact = prompts.is_whole and not prompts.pairs
+        counts: list[int] = []
         for chat in prompts.chats:
             declared = declared_media_tokens(chat, self._media_tokens)
             is_exact = is_exact and not declared
             counts.append(self._chat_tokens(chat, kept_max, context_tokens) + declared)
-        with_special_tokens = call.members.get("add_special_tokens") is not False
-        counts += [
-            self._tokens(text, with_special_tokens, kept_max, context_tokens) if isinstance(text, str) else len(text)
-            for text in prompts.texts
-        ]
-        counts += [self._pair(pair) for pair in prompts.pairs]
-        kept = [cut(count, kept_max) for count in counts]
+        if prompts.texts:
+            with_special_tokens = call.members.get("add_special_tokens") is not False
+            counts += [
+                self._tokens(text, with_special_tokens, kept_max, context_tokens) if isinstance(text, str) else len(text)
+                for text in prompts.texts
+            ]
+        counts += map(self._pair, prompts.pairs)
+        kept = counts if kept_max is None else [min(count, kept_max) for count in counts]
         return Count(sum(kept), max(kept), self.method if is_exact else CountingMethod.ESTIMATE)
 
     async def prompt_ids(self, call: Call) -> array[int] | None:

@@ -14,18 +14,34 @@ from typing import Any, NamedTuple
 SHAPES_MAX = 1024
 MESSAGES_MAX = 16
 _ROLES = frozenset({"system", "user", "assistant", "tool"})
-_MEMBERS = frozenset({"role", "content"})
 _EDGE = "\u2003\u2004\u2002"  # space, of a kind that stands in no template
 
 Render = Callable[[Sequence[Mapping[str, Any]], bool], str]
 
 
 class _Place(NamedTuple):
-    """Where a content goes, and at which of its ends the template takes space away."""
+    """Which of the pieces is which content, and at which of its ends the template takes space away."""
 
+    at: int
     index: int
     strips_left: bool
     strips_right: bool
+
+
+class _Shape(NamedTuple):
+    """pieces: the fixed texts, with an empty one for each content."""
+
+    pieces: list[str]
+    places: list[_Place]
+
+    def filled(self, contents: Sequence[str]) -> list[str]:
+        pieces = self.pieces.copy()
+        for at, index, strips_left, strips_right in self.places:
+            content = contents[index]
+            if strips_left:
+                content = content.lstrip()
+            pieces[at] = content.rstrip() if strips_right else content
+        return pieces
 
 
 class Plain(NamedTuple):
@@ -39,7 +55,7 @@ class Shapes:
     """The shapes of one template. Threads may ask at once: what two of them find out is the same."""
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[bool, tuple[str, ...]], list[str | _Place]] = {}
+        self._kept: dict[tuple[bool, tuple[str, ...]], _Shape] = {}
         self._mark = secrets.token_hex(16)  # no caller's text holds it
         self._marks = re.compile(rf"((?:{_EDGE})?){self._mark}(\d+){self._mark}((?:{_EDGE})?)")
 
@@ -50,20 +66,21 @@ class Shapes:
         if shape is None:
             whole = render(_messages(plain.roles, plain.contents), add_generation_prompt)
             shape = self._shape(plain.roles, add_generation_prompt, render)
-            if "".join(_filled(shape, plain.contents)) != whole:
+            if "".join(shape.filled(plain.contents)) != whole:
                 return [whole]
             if len(self._kept) >= SHAPES_MAX:
                 self._kept.clear()
             self._kept[key] = shape
-        return _filled(shape, plain.contents)
+        return shape.filled(plain.contents)
 
-    def _shape(self, roles: Sequence[str], add_generation_prompt: bool, render: Render) -> list[str | _Place]:
+    def _shape(self, roles: Sequence[str], add_generation_prompt: bool, render: Render) -> _Shape:
         marks = [f"{_EDGE}{self._mark}{index}{self._mark}{_EDGE}" for index in range(len(roles))]
         fixed_left_index_right = self._marks.split(render(_messages(roles, marks), add_generation_prompt))
-        shape: list[str | _Place] = [fixed_left_index_right[0]]
+        shape = _Shape([fixed_left_index_right[0]], [])
         rest = iter(fixed_left_index_right[1:])
         for left, index, right, fixed in zip(rest, rest, rest, rest, strict=True):
-            shape += [_Place(int(index), not left, not right), fixed]
+            shape.places.append(_Place(len(shape.pieces), int(index), not left, not right))
+            shape.pieces.extend(("", fixed))
         return shape
 
 
@@ -73,9 +90,9 @@ def plain_of(messages: Sequence[Mapping[str, Any]], dropped_system_line: str) ->
         return None
     roles, contents = [], []
     for message in messages:
-        if message.keys() != _MEMBERS:
+        if len(message) != 2:
             return None
-        role, content = message["role"], message["content"]
+        role, content = message.get("role"), message.get("content")
         if role not in _ROLES or type(content) is not str or not content or content.isspace():
             return None
         if role == "system" and content.startswith(dropped_system_line):
@@ -88,14 +105,3 @@ def plain_of(messages: Sequence[Mapping[str, Any]], dropped_system_line: str) ->
 def _messages(roles: Sequence[str], contents: Sequence[str]) -> list[dict[str, str]]:
     return [{"role": role, "content": content} for role, content in zip(roles, contents, strict=True)]
 
-
-def _filled(shape: Sequence[str | _Place], contents: Sequence[str]) -> list[str]:
-    return [piece if type(piece) is str else _placed(piece, contents) for piece in shape]
-
-
-def _placed(place: Any, contents: Sequence[str]) -> str:
-    index, strips_left, strips_right = place
-    content = contents[index]
-    if strips_left:
-        content = content.lstrip()
-    return content.rstrip() if strips_right else content

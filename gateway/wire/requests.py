@@ -39,6 +39,7 @@ _WHOLE_PROMPT_MEMBERS = (
     *("previous_response_id", "previous_input_messages", BACKGROUND, *OPERATOR_MEMBERS),
 )
 # Most bodies have none of them: one look then stands for a look at each.
+_SEVERAL = frozenset({"n", "best_of"})
 _OPERATOR_HOLDERS = frozenset({*OPERATOR_MEMBERS, "vllm_xargs"})
 _WHOLE_PROMPT_NAMES = frozenset(_WHOLE_PROMPT_MEMBERS)
 _TEXT_FORMS = frozenset({PromptForm.CHAT, PromptForm.COMPLETION, PromptForm.RESPONSES, PromptForm.MESSAGES})
@@ -133,7 +134,7 @@ def judge(draft: Draft, bounds: RequestBounds, allowed_engine_fields: frozenset[
         model=draft.model,
         stream=read_bool(members, "stream"),
         prompts=prompts,
-        sequences=_sequences(members, prompts, bounds, PROMPT_MEMBERS[draft.route.form]),
+        sequences=_sequences(members, prompts, bounds, draft.route.form),
         output_tokens_stated=_output_tokens(members, output_member, draft.route),
         output_tokens_default=draft.route.output_tokens_default,
         output_member=output_member,
@@ -162,8 +163,7 @@ def _judge_lists(members: Mapping[str, Any], bounds: RequestBounds) -> None:
     for name, value in members.items():
         if type(value) is list and name not in _UNBOUNDED_LISTS:
             _bound(len(value), bounds.list_items_max, name)
-    logit_bias = read_object(members, "logit_bias")
-    if logit_bias is not None:
+    if "logit_bias" in members and (logit_bias := read_object(members, "logit_bias")) is not None:
         _bound(len(logit_bias), bounds.list_items_max, "logit_bias")
 
 
@@ -173,9 +173,11 @@ def _bound(items: int, items_max: int, param: str) -> None:
         raise bad("array_above_max_length", message, param, limit=items_max, observed=items)
 
 
-def _sequences(members: Mapping[str, Any], prompts: int, bounds: RequestBounds, prompt_member: str) -> int:
+def _sequences(members: Mapping[str, Any], prompts: int, bounds: RequestBounds, form: PromptForm) -> int:
+    if prompts == 1 and _SEVERAL.isdisjoint(members):
+        return 1
     each = read_int(members, "n", minimum=1) or 1
-    param = "n" if each > 1 or prompts == 1 else prompt_member
+    param = "n" if each > 1 or prompts == 1 else PROMPT_MEMBERS[form]
     best_of = read_int(members, "best_of", minimum=1) or 1
     if best_of > each:
         each, param = best_of, "best_of"
