@@ -68,7 +68,7 @@ class ChatTemplate:
         continue_final_message: bool,
         variables: Mapping[str, Any],
     ) -> list[str]:
-        """The prompt's text, in pieces. Raises whatever the template raises for a conversation that it does not take."""
+        """The prompt's text, in pieces. Raises whatever the template raises for what it does not take."""
         if continue_final_message:
             conversation, final_text = _marked(conversation, self._source)
         else:

@@ -99,11 +99,7 @@ def _is_given(value: Any) -> bool:
 def _message(message: Mapping[str, Any], as_parts: bool) -> Message:
     role, content = message["role"], message.get("content")
     built: Message = {"role": role}
-    if (
-        not as_parts
-        and isinstance(content, str)
-        and not (role == "system" and content.startswith(DROPPED_SYSTEM_LINE))
-    ):
+    if not as_parts and isinstance(content, str) and not (role == "system" and content.startswith(DROPPED_SYSTEM_LINE)):
         built["content"] = content
     else:
         # An empty text leaves no line.

@@ -97,7 +97,9 @@ class LocalTokenizer:
         if prompts.texts:
             with_special_tokens = call.members.get("add_special_tokens") is not False
             counts += [
-                self._tokens(text, with_special_tokens, kept_max, context_tokens) if isinstance(text, str) else len(text)
+                self._tokens(text, with_special_tokens, kept_max, context_tokens)
+                if isinstance(text, str)
+                else len(text)
                 for text in prompts.texts
             ]
         counts += map(self._pair, prompts.pairs)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 SHAPES_MAX = 1024
 MESSAGES_MAX = 16
+_BLANK_CHARS = 256  # a text that begins with so much space counts as blank, which to find out takes no time
 _ROLES = frozenset({"system", "user", "assistant", "tool"})
 _EDGE = "\u2003\u2004\u2002"  # space, of a kind that stands in no template
 
@@ -23,7 +24,7 @@ class _Place(NamedTuple):
     """Which of the pieces is which content, and at which of its ends the template takes space away."""
 
     at: int
-    index: int
+    content: int
     strips_left: bool
     strips_right: bool
 
@@ -36,8 +37,8 @@ class _Shape(NamedTuple):
 
     def filled(self, contents: Sequence[str]) -> list[str]:
         pieces = self.pieces.copy()
-        for at, index, strips_left, strips_right in self.places:
-            content = contents[index]
+        for at, number, strips_left, strips_right in self.places:
+            content = contents[number]
             if strips_left:
                 content = content.lstrip()
             pieces[at] = content.rstrip() if strips_right else content
@@ -93,7 +94,7 @@ def plain_of(messages: Sequence[Mapping[str, Any]], dropped_system_line: str) ->
         if len(message) != 2:
             return None
         role, content = message.get("role"), message.get("content")
-        if role not in _ROLES or type(content) is not str or not content or content.isspace():
+        if role not in _ROLES or type(content) is not str or not content or content[:_BLANK_CHARS].isspace():
             return None
         if role == "system" and content.startswith(dropped_system_line):
             return None
@@ -104,4 +105,3 @@ def plain_of(messages: Sequence[Mapping[str, Any]], dropped_system_line: str) ->
 
 def _messages(roles: Sequence[str], contents: Sequence[str]) -> list[dict[str, str]]:
     return [{"role": role, "content": content} for role, content in zip(roles, contents, strict=True)]
-

@@ -14,12 +14,40 @@ from jinja2 import nodes
 CONTENT = "content"
 _METHODS_OF_OBJECTS = frozenset(dir(dict))
 # They tell a text from another kind of value, never one text from another.
-_TESTS_OF_KIND = frozenset({"defined", "undefined", "none", "string", "mapping", "iterable", "sequence", "number", "boolean"})
+_TESTS_OF_KIND = frozenset(
+    {"defined", "undefined", "none", "string", "mapping", "iterable", "sequence", "number", "boolean"}
+)
 # None of them marks a text as safe, beside which other text would be escaped, and none draws lots.
 _FILTERS = frozenset(
     {
-        *("trim", "tojson", "length", "count", "upper", "lower", "capitalize", "title", "string", "int", "join", "replace"),
-        *("first", "last", "list", "items", "default", "d", "map", "select", "selectattr", "reject", "rejectattr", "indent"),
+        *(
+            "trim",
+            "tojson",
+            "length",
+            "count",
+            "upper",
+            "lower",
+            "capitalize",
+            "title",
+            "string",
+            "int",
+            "join",
+            "replace",
+        ),
+        *(
+            "first",
+            "last",
+            "list",
+            "items",
+            "default",
+            "d",
+            "map",
+            "select",
+            "selectattr",
+            "reject",
+            "rejectattr",
+            "indent",
+        ),
         *("sort", "unique", "dictsort", "round", "abs"),
     }
 )
@@ -73,9 +101,13 @@ class _Proof:
     def _member(self, node: nodes.Node) -> str | None:
         """The member of one message that the expression reads."""
         match node:
-            case nodes.Getattr(node=holder, attr=str(name)) | nodes.Getitem(node=holder, arg=nodes.Const(value=str(name))):
+            case (
+                nodes.Getattr(node=holder, attr=str(name))
+                | nodes.Getitem(node=holder, arg=nodes.Const(value=str(name)))
+            ):
                 return name if self._is_message(holder) else None
-        return None
+            case _:
+                return None
 
     def _is_message(self, node: nodes.Node) -> bool:
         match node:
@@ -83,7 +115,8 @@ class _Proof:
                 return name in self._messages
             case nodes.Getitem(node=holder, arg=arg):
                 return _is_messages(holder) and not isinstance(arg, nodes.Slice)
-        return False
+            case _:
+                return False
 
     def _is_text(self, node: nodes.Node) -> bool:
         """Whether content is part of what the expression gives."""
@@ -96,9 +129,10 @@ class _Proof:
                 return self._is_text(one) or (other is not None and self._is_text(other))
             case nodes.Filter(node=inner, name="trim", args=[], kwargs=[], dyn_args=None, dyn_kwargs=None):
                 return inner is not None and self._is_text(inner)
-        return self._is_content(node)
+            case _:
+                return self._is_content(node)
 
-    def _is_sound(self, node: nodes.Node, *, is_captured: bool) -> bool:
+    def _is_sound(self, node: nodes.Node, *, is_captured: bool) -> bool:  # noqa: PLR0911 - one a kind of node
         """Whether nothing inside the node does more with content, or with messages, than is known."""
         match node:
             case nodes.Output(nodes=written):
@@ -117,6 +151,11 @@ class _Proof:
                 return self._is_indexed_soundly(tested)
             case nodes.Getattr(node=nodes.Name(name="loop"), attr=attribute):
                 return attribute in _LOOP_MEMBERS
+            case _:
+                return self._is_unwritten(node, is_captured)
+
+    def _is_unwritten(self, node: nodes.Node, is_captured: bool) -> bool:
+        """Whether an expression or a block of no kind that is known holds neither content nor messages."""
         member = self._member(node)
         if member is not None:
             return member != CONTENT and member not in _METHODS_OF_OBJECTS and self._is_indexed_soundly(node)
@@ -125,7 +164,7 @@ class _Proof:
         within = is_captured or isinstance(node, _CAPTURING)
         return all(self._is_sound(child, is_captured=within) for child in node.iter_child_nodes())
 
-    def _is_written(self, node: nodes.Node, is_captured: bool) -> bool:
+    def _is_written(self, node: nodes.Node, is_captured: bool) -> bool:  # noqa: PLR0911 - one a kind of node
         """Whether an expression that is written, or kept under a name, is sound."""
         if isinstance(node, nodes.TemplateData):
             return True
@@ -143,7 +182,8 @@ class _Proof:
                 return self._is_asked(test) and all(self._is_written(each, is_captured) for each in branches)
             case nodes.Filter(node=inner):
                 return inner is not None and self._is_written(inner, is_captured)
-        return self._is_indexed_soundly(node)
+            case _:
+                return self._is_indexed_soundly(node)
 
     def _is_asked(self, node: nodes.Node) -> bool:
         """Whether a condition is sound: content may be asked whether it is there."""
@@ -152,16 +192,17 @@ class _Proof:
                 return self._is_asked(inner)
             case nodes.And(left=left, right=right) | nodes.Or(left=left, right=right):
                 return self._is_asked(left) and self._is_asked(right)
-        if self._is_content(node):
-            return self._is_indexed_soundly(node)
-        return self._is_sound(node, is_captured=False)
+            case _:
+                is_content = self._is_content(node)
+                return self._is_indexed_soundly(node) if is_content else self._is_sound(node, is_captured=False)
 
     def _is_indexed_soundly(self, node: nodes.Node) -> bool:
         """Whether what says which message is read is itself sound."""
         match node:
             case nodes.Getattr(node=nodes.Getitem(arg=index)) | nodes.Getitem(node=nodes.Getitem(arg=index)):
                 return self._is_sound(index, is_captured=False)
-        return True
+            case _:
+                return True
 
 
 def _is_messages(node: nodes.Node) -> bool:
@@ -171,7 +212,8 @@ def _is_messages(node: nodes.Node) -> bool:
             return True
         case nodes.Getitem(node=nodes.Name(name="messages"), arg=nodes.Slice()):
             return True
-    return False
+        case _:
+            return False
 
 
 def _slice_of(node: nodes.Node) -> Iterator[nodes.Node]:

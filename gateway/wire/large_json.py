@@ -33,7 +33,7 @@ _PLACEHOLDER = b"Infinity"
 
 
 class Outline:
-    """A body without its long strings. `pieces`: what is left, each with whole strings; the long ones are kept apart."""
+    """A body without its long strings, which are kept apart. `pieces`: what is left, each with whole strings."""
 
     def __init__(self, body: bytes) -> None:
         """Raises Malformed for a name that is too long."""
@@ -144,4 +144,3 @@ def _misplaced_byte(body: bytes) -> int | None:
         except UnicodeDecodeError as error:
             return at - kept + error.start
     return None
-

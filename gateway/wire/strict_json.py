@@ -43,7 +43,7 @@ def parse(body: bytes) -> dict[str, Any]:
 
 
 def _read_quickly(body: bytes) -> dict[str, Any]:
-    """By a reader that takes nothing which the strict one refuses, but numbers out of range; its refusals say little."""
+    """By a reader that takes what the strict one takes, and numbers out of range; its refusals say little."""
     try:
         root = jiter.from_json(body, allow_inf_nan=False, cache_mode="keys", catch_duplicate_keys=True)
         if type(root) is dict:
@@ -182,32 +182,39 @@ def _examine(root: dict[str, Any]) -> None:
     for _ in range(NESTING_MAX):
         below: list[Any] = []
         for container in level:
-            is_list = type(container) is list
-            if is_list and len(container) > _LOOPED_ITEMS_MAX:
+            if type(container) is dict:
+                _examine_each(container.values(), below)
+            elif len(container) <= _LOOPED_ITEMS_MAX:
+                _examine_each(container, below)
+            else:
                 _examine_list(container, below)
-                continue
-            for value in container if is_list else container.values():
-                kind = type(value)
-                if kind is str:
-                    continue
-                if kind is dict or kind is list:
-                    below.append(value)
-                elif kind is int:
-                    if not INT64_MIN <= value <= INT64_MAX:
-                        raise Flaw("integer_out_of_range")
-                elif kind is float and not isfinite(value):
-                    raise Flaw("non_finite_number")
         if not below:
             return
         level = below
     raise Flaw("nesting_too_deep")
 
 
+def _examine_each(values: Iterable[Any], below: list[Any]) -> None:
+    for value in values:
+        kind = type(value)
+        if kind is str:
+            continue
+        if kind is dict or kind is list:
+            below.append(value)
+        elif kind is int:
+            if not INT64_MIN <= value <= INT64_MAX:
+                raise Flaw("integer_out_of_range")
+        elif kind is float and not isfinite(value):
+            raise Flaw("non_finite_number")
+
+
 def _examine_list(values: list[Any], below: list[Any]) -> None:
     """At C speed: a prompt of token ids may have a million of them."""
     kinds = set(map(type, values))
     if dict in kinds or list in kinds:
-        below += values if len(kinds) == 1 else [value for value in values if type(value) is dict or type(value) is list]
+        below += (
+            values if len(kinds) == 1 else [value for value in values if type(value) is dict or type(value) is list]
+        )
     if int in kinds:
         numbers = values if len(kinds) == 1 else [value for value in values if type(value) is int]
         if min(numbers) < INT64_MIN or max(numbers) > INT64_MAX:

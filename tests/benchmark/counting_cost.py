@@ -180,7 +180,8 @@ async def report_blocked(clock: LoopClock, fast: LocalTokenizer, spent_ms: Mappi
             f"    loop, {name:18s} blocked p50 {median(blocked):.2f}, p99 {quantiles(blocked, n=100)[98]:.2f}, most "
             f"{max(blocked):.2f} ms; late p99 {quantiles(late, n=100)[98]:.2f} ms, of {len(blocked)} ticks"
         )
-    return all([report_excess(size, rounds[_load(size)], rounds[_control(size)]) for size in parts])
+    surely_under = [report_excess(size, rounds[_load(size)], rounds[_control(size)]) for size in parts]
+    return all(surely_under)
 
 
 def report_excess(size: int, load: Ticks, control: Ticks) -> bool:

@@ -77,7 +77,9 @@ class LoopClock:
     def _ran_ns(self) -> int:
         """Each thread's own clock: the process's lags behind for a thread that runs now."""
         if len(self._clocks) != threading.active_count():
-            self._clocks = [time.pthread_getcpuclockid(thread.ident) for thread in threading.enumerate() if thread.ident]
+            self._clocks = [
+                time.pthread_getcpuclockid(thread.ident) for thread in threading.enumerate() if thread.ident
+            ]
         return sum(map(time.clock_gettime_ns, self._clocks))
 
 

@@ -103,7 +103,9 @@ def test_a_template_that_does_more_with_content_is_not_taken_for_one_that_writes
     assert shapes is None
 
 
-@pytest.mark.parametrize("around", ["{% for m in messages if m.content %}{{ m.role }}{% endfor %}", "{{ messages[1:] }}"])
+@pytest.mark.parametrize(
+    "around", ["{% for m in messages if m.content %}{{ m.role }}{% endfor %}", "{{ messages[1:] }}"]
+)
 def test_a_template_that_picks_messages_is_none_either(around: str) -> None:
     assert ChatTemplate(around).shapes is None
 
@@ -164,7 +166,9 @@ def test_a_conversation_with_more_to_it_than_roles_and_texts_is_rendered(message
     assert plain_of(messages, "x-billing") is None
 
 
-@pytest.mark.parametrize("member", ["tools", "documents", "chat_template_kwargs", "reasoning_effort", "continue_final_message"])
+@pytest.mark.parametrize(
+    "member", ["tools", "documents", "chat_template_kwargs", "reasoning_effort", "continue_final_message"]
+)
 def test_what_a_template_may_be_given_besides_messages_is_rendered(member: str) -> None:
     told = renderer(LOOP + "{{ m.content }} {% endfor %}{{ tools }}{{ documents }}{{ reasoning_effort }}{{ a }}")
     members = {"messages": conversation("Hi")}
