@@ -10,7 +10,8 @@ How long the loop is blocked is told by `loop_blocked`, while requests are read 
 gateway does it. A machine with neighbours takes a core away for milliseconds in the middle of whatever runs, which no
 clock of ours tells from work. So each size of chat has its control, in turns with it in short rounds: hashing that takes
 as long, in the same place, and holds nothing that the loop needs. What is asked is how many more ticks were blocked for
-over 1 ms than in the control, with an interval over the rounds: for a p99 under 1 ms it has to be under 1 %.
+over 1 ms than in the control, with an interval over the rounds. A size is within the limit where its own p99 is under
+1 ms, or where that excess is surely under 1 %.
 """
 
 # ruff: noqa: T201 - a script that prints
@@ -185,7 +186,7 @@ async def report_blocked(clock: LoopClock, fast: LocalTokenizer, spent_ms: Mappi
 
 
 def report_excess(size: int, load: Ticks, control: Ticks) -> bool:
-    """Print how many more ticks were blocked for over 1 ms than in the control; return whether surely under the limit."""
+    """Print how many more ticks were blocked for over 1 ms than in the control; return whether that is within limits."""
     random = Random(size)
     pairs = [(*_over(counting), *_over(hashing)) for counting, hashing in zip(load, control, strict=True)]
     drawn = sorted(_excess(random.choices(pairs, k=len(pairs))) for _ in range(RESAMPLES))
@@ -194,7 +195,8 @@ def report_excess(size: int, load: Ticks, control: Ticks) -> bool:
         f"    loop, {_load(size)}: blocked over 1 ms {_excess(pairs):+.2%} of ticks against {_control(size)} "
         f"(95 %: {low:+.2%} to {high:+.2%}, limit {BLOCKED_SHARE_MAX:.0%})"
     )
-    return high < BLOCKED_SHARE_MAX
+    p99_ms = quantiles([blocked for _, blocked in chain.from_iterable(load)], n=100)[98]
+    return p99_ms < BLOCKED_MS_MAX or high < BLOCKED_SHARE_MAX
 
 
 def _load(size: int) -> str:
