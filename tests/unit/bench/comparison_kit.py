@@ -190,9 +190,16 @@ def _run_json(run_id: str, scenario: Scenario, cell: Cell, trace: Trace, facts: 
         metadata=scenario.metadata,
         client_processes=1,
     )
-    said = config.to_json(engine_version="0.32.0", effective_args={"block_size": "16"})
-    said |= {"hardware_id": "hw-1", "model_revision": "rev-1"} | dict(facts.identity or {})
-    return {name: value for name, value in said.items() if value is not None}
+    identity = {
+        "hardware": {"cpu": "a processor", "cores": 2, "memory_gib": 8, "gpus": ["a GPU, 80 GiB"]},
+        "hardware_id": "hw-1",
+        "model_revision": "rev-1",
+        "tokenizer_revision": "sha256:0",
+        "engine_version": "0.32.0",
+        "effective_args": {"block_size": "16"},
+    }
+    identity |= dict(facts.identity or {})
+    return config.to_json({name: value for name, value in identity.items() if value is not None})
 
 
 def _engine(facts: Facts) -> dict[str, Any]:
