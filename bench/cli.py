@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from bench.commands import calibrate, capacity, compare, faults, ladder, policies, report, run, simulate, trace
+from bench.commands import calibrate, capacity, compare, decide, faults, ladder, policies, report, run, simulate, trace
 from bench.commands.exits import Exit
 from bench.errors import TargetUnreachableError, UsageError
 
@@ -26,6 +26,7 @@ _COMMANDS = {
     "faults": faults,
     "simulate": simulate,
     "report": report,
+    "decide": decide,
 }
 
 

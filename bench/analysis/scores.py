@@ -208,9 +208,9 @@ def _scores(load: Load, arm: str, runs: Sequence[ScoredRun], limits: Limits, per
                 requests=len(asked),
                 offered_per_s=own.offered / window_s,
                 completed_per_s=own.completed_per_s,
-                ttft_ms_p95=_p95(by_run, "ttft_ms", unanswered=True),
-                queue_ms_p95=_p95(by_run, "gateway_queue_ms", unanswered=False),
-                e2e_ms_p95=_p95(by_run, "e2e_ms", unanswered=True),
+                ttft_ms_p95=p95_of(by_run, "ttft_ms", unanswered=True),
+                queue_ms_p95=p95_of(by_run, "gateway_queue_ms", unanswered=False),
+                e2e_ms_p95=p95_of(by_run, "e2e_ms", unanswered=True),
                 error_share=_share(end is not Outcome.COMPLETED for end in ends),
                 refused_share=_share(end in REFUSALS for end in ends),
                 in_time=in_time,
@@ -222,8 +222,8 @@ def _scores(load: Load, arm: str, runs: Sequence[ScoredRun], limits: Limits, per
     return scores
 
 
-def _p95(by_run: Sequence[Sequence[RequestRecord]], metric: str, *, unanswered: bool) -> Spread | None:
-    """unanswered: a request without the value counts, as infinite."""
+def p95_of(by_run: Sequence[Sequence[RequestRecord]], metric: str, *, unanswered: bool) -> Spread | None:
+    """Of all runs' requests, and of each run's. unanswered: a request without the value counts, as infinite."""
 
     def of(records: Iterable[RequestRecord]) -> float | None:
         values = [math.inf if value is None else value for record in records
