@@ -110,7 +110,7 @@ def together(materials: Sequence[Material], terms: Terms) -> Evidence:
     records = [_record(each) for each in made]
     baseline = _baseline(records, terms)
     runs = _runs(made, records, terms)
-    planned = {cell: record for each, record in zip(made, records, strict=True) for cell in _planned(each)}
+    planned = {cell: record for each, record in zip(made, records, strict=True) for cell in _planned(each, record)}
     planned = {cell: record for cell, record in planned.items() if cell[0] not in terms.without}
     agreed = _agreed(planned, runs, terms)
     arms = sorted({run.arm for run in runs} - {baseline})
@@ -227,10 +227,11 @@ def _cell(run: Run) -> Cell:
     return run.arm, run.load, run.trace.removeprefix(f"{run.record.folder.name}: ")
 
 
-def _planned(made: Material) -> list[Cell]:
+def _planned(made: Material, record: Record) -> list[Cell]:
+    """A ladder decides by its runs what comes next: what it has is what was planned."""
     there = [(run.arm, run.load, run.trace) for run in made.runs]
-    file = made.folder / comparison.FILE
-    if not file.is_file() or made.planned == len(made.runs):
+    if record.kind in ("run", "ladder"):
         return there
+    file = made.folder / comparison.FILE
     scenario = checked(stored.read_json(file)["scenario"], str(file))
     return [*there, *((cell.arm.name, cell.block.load, cell.block.trace) for cell in cells(scenario))]

@@ -40,11 +40,8 @@ def _within(metric: str) -> Good:
 
 
 def _whole(record: RequestRecord, _limits: Limits) -> bool | None:
-    """As many tokens as were asked for, in a stream that could be read: fewer are no better scheduling."""
-    if record.outcome is not Outcome.COMPLETED:
-        return None
-    tokens = record.output_tokens
-    return record.malformed_events == 0 and (tokens is None or tokens >= record.output_tokens_planned)
+    """In a stream that could be read to its end. That it was as long as asked for is in its run's own verdict."""
+    return record.malformed_events == 0 if record.outcome is Outcome.COMPLETED else None
 
 
 def _most(terms: Terms) -> float:
@@ -63,7 +60,7 @@ RULES = (
     Rule("all limits", "completed within all limits of its class", is_good, _most),
     Rule("completion", "completed", lambda record, _: record.outcome is Outcome.COMPLETED, _most),
     Rule("errors", "no error, time-out or open end", lambda record, _: record.outcome not in BROKEN, _all_but_errors),
-    Rule("quality", "answers whole, of the length that was asked for", _whole, _all_but_errors),
+    Rule("quality", "answers whole, in streams that could be read", _whole, _all_but_errors),
 )
 
 # Of run.json. A record that differs in one of these was not of the same thing.

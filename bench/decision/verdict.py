@@ -24,7 +24,7 @@ from bench.decision.terms import Terms
 from bench.decision.validity import validity
 from bench.decision.words import WANTED, Anew, Finding, Stage, Standing, Verdict, worst
 
-WAITS = ("ttft_ms_p95", "e2e_ms_p95")
+WAITS = {"ttft_ms_p95": "ttft", "e2e_ms_p95": "e2e", "longest_stall_ms_p95": "stall"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,24 +91,25 @@ def _on_load(evidence: Evidence, standings: Sequence[ArmStanding], terms: Terms)
     """By acceptance alone: the verdict, what would serve, and why."""
     baseline, candidates = standings[0], standings[1:]
     findings = [_stands(each, terms) for each in standings]
-    moved = {each.arm: _moves_waiting(evidence, baseline, each) for each in candidates}
-    findings += [each for each in moved.values() if each is not None]
+    findings += [lost for each in candidates if (lost := _loses(evidence, baseline, each)) is not None]
     holding = [each for each in candidates if each.standing is Standing.HOLDS]
     if baseline.standing is Standing.HOLDS:
-        cheaper = [each for each in holding if _is_cheaper(each, evidence, terms) and moved[each.arm] is None]
-        chosen = _cheapest(cheaper, terms)
         findings += [_saves(each, each.saving, terms) for each in holding if each.saving is not None]
-        return (Verdict.KEEP, baseline.arm, findings) if chosen is None else (Verdict.RETUNE, chosen.arm, findings)
+        holding = [each for each in holding if _is_cheaper(each, evidence, terms)]
     if baseline.standing is Standing.UNKNOWN:
         return Verdict.MISSING, baseline.arm, findings
-    chosen = _cheapest(holding, terms)
+    paid = {each.arm: pays for each in holding if (pays := _pays(evidence, each)) is not None}
+    findings += paid.values()
+    chosen = _cheapest([each for each in holding if each.arm not in paid], terms)
     if chosen is not None:
         return Verdict.RETUNE, chosen.arm, findings
+    if baseline.standing is Standing.HOLDS:
+        return Verdict.KEEP, baseline.arm, findings
     if not candidates:
         says = "nothing but the baseline was measured"
         findings.append(_accepted("candidates", Standing.UNKNOWN, says, None, (), *todo.more_arms(evidence)))
         return Verdict.MISSING, baseline.arm, findings
-    if any(each.standing is Standing.UNKNOWN for each in candidates):
+    if paid or any(each.standing is Standing.UNKNOWN for each in candidates):
         return Verdict.MISSING, baseline.arm, findings
     found = interference(evidence, standings, terms)
     findings += found
@@ -180,24 +181,39 @@ def _saves(each: ArmStanding, saving: Interval, terms: Terms) -> Finding:
     return _accepted("lower cost", Standing.HOLDS if is_enough else Standing.FAILS, says, each.arm)
 
 
-def _moves_waiting(evidence: Evidence, baseline: ArmStanding, each: ArmStanding) -> Finding | None:
-    """One class gains and another pays for it: past its limits, or clearly, by the differences on the same arrivals."""
+def _loses(evidence: Evidence, baseline: ArmStanding, each: ArmStanding) -> Finding | None:
+    """One class gains, and another is past its limits for it."""
     names = evidence.class_names
     before = {name: worst([baseline.of(load, name) for load in evidence.agreed]) for name in names}
     after = {name: worst([each.of(load, name) for load in evidence.agreed]) for name in names}
-    lost = [name for name in names if before[name] is Standing.HOLDS and after[name] is Standing.FAILS]
-    won = [name for name in names if before[name] is Standing.FAILS and after[name] is Standing.HOLDS]
-    if lost:
-        says = f"{', '.join(lost)} in time before, late now; {', '.join(won) or 'no class'} gains: no gain"
-        return _accepted("waiting is not moved", Standing.FAILS, says, each.arm, _ids(evidence, each.arm))
-    if each.standing is not Standing.HOLDS or baseline.standing is not Standing.HOLDS:
+    lost = [name for name in names if before[name] is not Standing.FAILS and after[name] is Standing.FAILS]
+    won = [name for name in names if before[name] is Standing.FAILS and after[name] is not Standing.FAILS]
+    if not lost:
         return None
-    clear = [found for found in _differences(evidence, each.arm) if found.clear and found.metric in WAITS]
-    slower = sorted({found.class_name for found in clear if found.interval.mean > 0})
+    says = f"{', '.join(lost)} not late before, late now; {', '.join(won) or 'no class'} gains: no gain"
+    return _accepted("waiting is not moved", Standing.FAILS, says, each.arm, _ids(evidence, each.arm))
+
+
+def _pays(evidence: Evidence, each: ArmStanding) -> Finding | None:
+    """A class is clearly slower where nothing limits it: what is gained may only have been moved there."""
+    slower = [
+        found
+        for found in _differences(evidence, each.arm)
+        if found.metric in WAITS and found.clear and found.interval.mean > 0 and not _limited(evidence, found)
+    ]
     if not slower:
         return None
-    says = f"{', '.join(slower)} clearly slower than with {baseline.arm}: what is saved, that class pays"
-    return _accepted("waiting is not moved", Standing.FAILS, says, each.arm, _ids(evidence, each.arm))
+    told = [f"{found.class_name} {WAITS[found.metric]} p95 {found.interval.mean:+.0f} ms at {found.load.label}, "
+            f"{found.load.mix}" for found in slower]  # fmt: skip
+    says = f"clearly slower than with {evidence.baseline}, and nothing limits it: {'; '.join(told)}"
+    words = dict.fromkeys(f"{found.class_name}:{WAITS[found.metric]}:MS" for found in slower)
+    way = f"… --goodput {' '.join(words)} beside the other limits: what may it be?"
+    return _accepted("waiting is not moved", Standing.UNKNOWN, says, each.arm, _ids(evidence, each.arm), way)
+
+
+def _limited(evidence: Evidence, found: Difference) -> bool:
+    metric = found.metric.removesuffix("_p95")
+    return any(limit.metric == metric for limit in evidence.limits.get(found.class_name, ()))
 
 
 def _differences(evidence: Evidence, arm: str) -> list[Difference]:
