@@ -6,7 +6,19 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from bench.commands import calibrate, capacity, compare, faults, ladder, policies, report, run, simulate, trace
+from bench.commands import (
+    calibrate,
+    capacity,
+    compare,
+    faults,
+    ladder,
+    manifest,
+    policies,
+    report,
+    run,
+    simulate,
+    trace,
+)
 from bench.commands.exits import Exit
 from bench.errors import TargetUnreachableError, UsageError
 
@@ -24,6 +36,7 @@ _COMMANDS = {
     "policies": policies,
     "ladder": ladder,
     "faults": faults,
+    "manifest": manifest,
     "simulate": simulate,
     "report": report,
 }
