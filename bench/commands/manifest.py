@@ -12,11 +12,10 @@ from pathlib import Path
 from bench.commands import manifest_rollback
 from bench.commands.arguments import say
 from bench.errors import TargetUnreachableError, UsageError
-from bench.manifest import differences, drafting, gateway_files, heard, sealed
+from bench.manifest import differences, drafting, gateway_files, heard, rollback, sealed
 from bench.manifest.differences import Difference, shown
 from bench.manifest.drafting import Draft, Seen
 from bench.manifest.gateway_files import Configured
-from bench.manifest.heard import HeardEngine
 from bench.manifest.ops import RefusedError
 from bench.manifest.schema import HealthProbe, Manifest
 from bench.manifest.sealed import ChangedError
@@ -57,7 +56,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     verify = acts.add_parser("verify", help="the file against its hash, and with --live against what runs")
     verify.add_argument("manifest", type=Path)
     verify.add_argument("--live", action="store_true", help="ask its engines and its gateway too")
-    verify.add_argument("--engine-log", nargs="+", default=[], metavar="ENGINE=FILE", help="what no page tells")
     _add_gateway(verify)
     diff = acts.add_parser("diff", help="what a candidate changes, and a rollback has to restore")
     diff.add_argument("baseline", type=Path)
@@ -88,6 +86,7 @@ def execute(args: argparse.Namespace, command: Sequence[str]) -> int:
 def _add_gateway(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ops-url", metavar="URL", help="the gateway's ops port (default: as the manifest says)")
     parser.add_argument("--gateway-config", type=Path, metavar="FILE", help="its gateway.yaml (default: as it says)")
+    parser.add_argument("--engine-log", nargs="+", default=[], metavar="ENGINE=FILE", help="what no page tells")
     parser.add_argument("--ops-token-env", metavar="ENV", help="variable with the token of the ops port")
 
 
@@ -115,8 +114,9 @@ def _seen(folder: Path, draft: Draft, configured: Configured, pool: str, baselin
         raise UsageError(f"ops_url: {configured.path} leaves the port open. State the one that the gateway has.")
     probe = draft.health_probe or (None if baseline is None else baseline.health_probe) or _USUAL_PROBE
     stated = configured.engines(pool)
+    logs = {name: heard.log(folder / path) for name, path in draft.engine_logs.items()}
     engines = {
-        name: heard.engine(str(stated[name]["url"]).rstrip("/"), probe, _log(folder, draft.engine_logs.get(name)))
+        name: heard.engine(str(stated[name]["url"]).rstrip("/"), probe, logs.get(name))
         for name in drafting.target_of(draft, configured, pool, baseline)
     }
     policy = configured.policy_file
@@ -130,22 +130,13 @@ def _verify(args: argparse.Namespace) -> int:
     if not args.live:
         return 0
     place = manifest_rollback.place_of(args, manifest)
-    logs = dict(word.partition("=")[::2] for word in args.engine_log)
-    if strangers := sorted(logs.keys() - manifest.engines.keys()):
-        raise UsageError(f"--engine-log: {strangers[0]} is no engine of the manifest: {', '.join(manifest.engines)}.")
-    engines: dict[str, HeardEngine] = {
-        name: heard.engine(engine.url, manifest.health_probe, _log(Path(), logs.get(name)))
-        for name, engine in manifest.engines.items()
-    }
-    gateway = heard.gateway(place.ops_url, manifest.routing.pool, place.token)
-    config_sha256 = gateway_files.read(place.file).sha256 if place.file.is_file() else None
-    found = differences.live(manifest, engines, gateway, config_sha256)
-    if config_sha256 is None:
+    held = rollback.held_against(manifest, place, manifest_rollback.logs_of(args, manifest))
+    if not held.file_is_here:
         say(f"not looked at: {place.file} is not here (--gateway-config)")
-    if untold := differences.untold(manifest, engines):
-        say(f"nothing that runs tells: {', '.join(untold)} (--engine-log ENGINE=FILE)")
-    print(_table(found, "the manifest says", "there is") if found else "what runs is what the manifest says")
-    return ManifestExit.DIFFERS if found else 0
+    if held.untold:
+        say(f"nothing that runs tells: {', '.join(held.untold)} (--engine-log ENGINE=FILE)")
+    print(_table(held.differing, "the manifest says", "there is") if held.differing else "what runs is as it says")
+    return ManifestExit.DIFFERS if held.differing else 0
 
 
 def _diff(args: argparse.Namespace) -> int:
@@ -173,12 +164,3 @@ def _texts(manifest: Manifest) -> list[list[str]]:
 
 def _table(found: Sequence[Difference], first: str, second: str) -> str:
     return table(("field", first, second), [[each.field, shown(each.stated), shown(each.found)] for each in found])
-
-
-def _log(folder: Path, path: Path | str | None) -> str | None:
-    if path is None:
-        return None
-    try:
-        return (folder / path).read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise UsageError(f"{folder / path}: the engine's log cannot be read ({error.strerror}).") from error

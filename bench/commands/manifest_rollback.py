@@ -18,12 +18,12 @@ from bench.corpus.tokenizer import PromptForm
 from bench.errors import UsageError
 from bench.load.pacing import Windows
 from bench.load.target import Target, clean_url, resolve_keys
-from bench.manifest import rehearsed, rollback, sealed
+from bench.manifest import heard, rehearsed, rollback, sealed
 from bench.manifest.ops import Place
 from bench.manifest.rehearsal import Rehearsal
 from bench.manifest.rehearsed import Rehearsed
 from bench.manifest.schema import Manifest
-from bench.options import parse_credentials
+from bench.options import parse_credentials, parse_pairs
 from bench.records.run import new_run_id
 from bench.records.store import RunFolder
 from bench.report import rollback_table
@@ -60,6 +60,14 @@ def place_of(args: argparse.Namespace, manifest: Manifest) -> Place:
     return Place(ops_url, args.gateway_config or Path(manifest.gateway.file), token)
 
 
+def logs_of(args: argparse.Namespace, manifest: Manifest) -> dict[str, str]:
+    """The engines' logs by name. Raises UsageError."""
+    named = parse_pairs(args.engine_log, "--engine-log")
+    if strangers := sorted(named.keys() - manifest.engines.keys()):
+        raise UsageError(f"--engine-log: {strangers[0]} is no engine of the manifest: {', '.join(manifest.engines)}.")
+    return {name: heard.log(Path(path)) for name, path in named.items()}
+
+
 def execute(args: argparse.Namespace, command: Sequence[str]) -> int:
     """Raises UsageError, TargetUnreachableError, RefusedError and ChangedError; prints each step."""
     baseline = sealed.load(args.manifest)
@@ -68,7 +76,8 @@ def execute(args: argparse.Namespace, command: Sequence[str]) -> int:
         raise UsageError(f"{place.file}: not here. Run this on the gateway's machine, or give --gateway-config.")
     if args.rehearse:
         return _rehearse(args, command, baseline, place)
-    if rollback.perform(baseline, place, say):
+    logs = logs_of(args, baseline)
+    if rollback.perform(baseline, place, logs, say):
         print(f"{baseline.name} {baseline.sha256} is in force")
         return Exit.VALID
     print(f"{baseline.name} {baseline.sha256} is NOT wholly in force: the last lines above say what is not")
@@ -88,7 +97,7 @@ def _rehearse(args: argparse.Namespace, command: Sequence[str], baseline: Manife
     rehearsed_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     folder = RunFolder(args.result_dir, f"{args.name}-{new_run_id()}")
     say(f"what is in force now is kept in {folder.path}, and is put back at the end")
-    rehearsal = Rehearsal(baseline, candidate, place, args.before)
+    rehearsal = Rehearsal(baseline, candidate, place, args.before, logs_of(args, baseline))
     result = rehearsal.run(plan, folder.path)
     came_to = _judged(rehearsal, result)
     said = {
@@ -98,6 +107,7 @@ def _rehearse(args: argparse.Namespace, command: Sequence[str], baseline: Manife
         "held": came_to.held,
         "failures": list(came_to.failures),
         "figures": came_to.figures,
+        "not_verified": list(rehearsal.untold),
         "drain_deadline_s": baseline.drain_deadline_s,
         "run_id": result.run_id,
         "command": list(command),
@@ -121,7 +131,8 @@ def _judged(rehearsal: Rehearsal, result: CellResult) -> Rehearsed:
         abort=rehearsal.candidate.abort,
     )
     invalid = [f"the run is INVALID: {reason}" for reason in result.verdict.reasons]
-    return Rehearsed(came_to.figures, [*came_to.failures, *invalid])
+    afterwards = [] if rehearsal.not_put_back is None else [rehearsal.not_put_back]
+    return Rehearsed(came_to.figures, [*came_to.failures, *invalid, *afterwards])
 
 
 def _plan(args: argparse.Namespace, command: Sequence[str], baseline: Manifest) -> CellPlan:

@@ -12,12 +12,14 @@ import re
 import urllib.error
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from urllib.request import Request
 
 from bench.direct import direct
 from bench.engine.metrics import parse
 from bench.engine.watch import revision_in
+from bench.errors import UsageError
 from bench.manifest.schema import Argument, HealthProbe
 
 ASK_S_MAX = 10.0
@@ -72,13 +74,13 @@ class HeardGateway:
     engines: Mapping[str, Mapping[str, Any]] | None = None
 
 
-def engine(url: str, probe: HealthProbe, log: str | None = None) -> HeardEngine:
-    """log: the text of this engine's own, where it is to be had."""
+def engine(url: str, probe: HealthProbe, log_text: str | None = None) -> HeardEngine:
+    """log_text: of this engine's own log, where that is to be had."""
     problem = _unwell(url, probe)
     version = _object(f"{url}/version").get("version")
     cards = [each for each in _object(f"{url}/v1/models").get("data") or [] if isinstance(each, dict) and "id" in each]
     # Later ones go before earlier ones: an engine that runs knows better than what it was started with.
-    args = {} if log is None else of_log(log)
+    args = {} if log_text is None else of_log(log_text)
     args |= of_server_info(_object(f"{url}/server_info?config_format=json"))
     args |= of_metrics(_page(f"{url}/metrics") or "")
     if cards and isinstance(context := cards[0].get("max_model_len"), int):
@@ -104,6 +106,14 @@ def gateway(ops_url: str, pool: str, token: str | None = None) -> HeardGateway:
         shifted=bool(of_pool and of_pool.get("shifted")),
         engines=None if of_pool is None else of_pool["engines"],
     )
+
+
+def log(path: Path) -> str:
+    """Raises UsageError."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise UsageError(f"{path}: the engine's log cannot be read ({error.strerror}). Correct the path.") from error
 
 
 def of_log(text: str) -> dict[str, Argument]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -31,14 +31,20 @@ _FAILURES = (RefusedError, TargetUnreachableError, UsageError)
 
 @dataclass(slots=True)
 class Rehearsal:
-    """switch: what came of it; None: it has not come. went_to: by index, the engine that a request went to."""
+    """switch: what came of it; None: it has not come. went_to: by index, the engine that a request went to.
+
+    untold: what nothing that runs tells of the baseline. not_put_back: why what was found is not in force afterwards.
+    """
 
     baseline: Manifest
     candidate: Manifest
     place: Place
     before_s: float
+    logs: Mapping[str, str]
     switch: Switch | None = None
     went_to: dict[int, str | None] = field(default_factory=dict)
+    untold: Sequence[str] = ()
+    not_put_back: str | None = None
     _stopped: Event = field(default_factory=Event)
 
     def run(self, plan: CellPlan, folder: Path) -> CellResult:
@@ -54,9 +60,16 @@ class Rehearsal:
                 with Progress([plan.windows.span_s]) as progress:
                     result = run_cell(plan, folder, progress.say, progress.watch, self._beside)
                 self._ask(result.records)
-                return result
             finally:
-                rollback.put_back(found, self.place)
+                self._put_back(found)
+        return result
+
+    def _put_back(self, found: Mapping[Path, bytes | None]) -> None:
+        """The files in any case; that the gateway does not take them is told with what was seen."""
+        try:
+            rollback.put_back(found, self.place)
+        except _FAILURES as error:
+            self.not_put_back = f"what was found is not in force again: {error}"
 
     def _begin(self) -> None:
         """The candidate's state, with the baseline's engines up beside its own."""
@@ -91,8 +104,10 @@ class Rehearsal:
             self.switch = switch = replace(switch, in_force_ms=_since(started_at), problems=problems)
             seen = rollback.drained(self.place, self.baseline, self._stopped)
             self.switch = switch = replace(switch, drained_ms=_since(started_at), ended=seen.ended, left=seen.left)
-            found = [f"{each.field} is {each.found}" for each in rollback.differing(self.baseline, self.place)]
-            self.switch = replace(switch, problems=[*problems, *found])
+            if not self._stopped.is_set():
+                held = rollback.held_against(self.baseline, self.place, self.logs)
+                found = [f"{each.field} is {each.found}, not {each.stated}" for each in held.differing]
+                self.switch, self.untold = replace(switch, problems=[*problems, *found]), held.untold
         except _FAILURES as error:
             self.switch = replace(switch, problems=[*switch.problems, str(error)])
 

@@ -6,7 +6,7 @@ Owns the order of the steps, and that each can be undone until the last one: the
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
@@ -73,29 +73,46 @@ def wait_until_up(place: Place, pool: str, engines: list[str], s_max: float = UP
 
 
 def drained(place: Place, manifest: Manifest, stopped: Event) -> Drained:
-    """Wait for the requests of engines that the manifest gives none, and end what is left at its deadline."""
+    """Wait for the requests of engines that the manifest gives none, and end what is left at its deadline.
+
+    stopped: nobody waits any more, and nothing is ended.
+    """
     began = time.monotonic()
     serving = _serving(manifest)
     deadline = began + manifest.drain_deadline_s
     while (left := _left(place, serving)) and time.monotonic() < deadline and not stopped.is_set():
         stopped.wait(POLL_S)
     ended = 0
-    for pool in {pool for pool, _ in left}:
+    for pool in set() if stopped.is_set() else {pool for pool, _ in left}:
         ended += ops.end(place, pool, sorted(name for of, name in left if of == pool))
     give_up_at = time.monotonic() + ENDED_S_MAX
-    while (left := _left(place, serving)) and time.monotonic() < give_up_at:
+    while (left := _left(place, serving)) and time.monotonic() < give_up_at and not stopped.is_set():
         time.sleep(POLL_S)
     return Drained(ended, sum(left.values()), time.monotonic() - began)
 
 
-def differing(manifest: Manifest, place: Place) -> list[Difference]:
-    """What runs otherwise than the manifest says, now."""
-    engines = {name: heard.engine(engine.url, manifest.health_probe) for name, engine in manifest.engines.items()}
+@dataclass(frozen=True, slots=True)
+class HeldAgainst:
+    """What runs otherwise than a manifest says, and what of it nothing that runs tells. file_is_here: it was read."""
+
+    differing: Sequence[Difference]
+    untold: Sequence[str]
+    file_is_here: bool
+
+
+def held_against(manifest: Manifest, place: Place, logs: Mapping[str, str]) -> HeldAgainst:
+    """logs: of engines, by name, as far as they are to be had."""
+    engines = {
+        name: heard.engine(engine.url, manifest.health_probe, logs.get(name))
+        for name, engine in manifest.engines.items()
+    }
     gateway = heard.gateway(place.ops_url, manifest.routing.pool, place.token)
-    return differences.live(manifest, engines, gateway, gateway_files.read(place.file).sha256)
+    file_sha256 = gateway_files.read(place.file).sha256 if place.file.is_file() else None
+    found = differences.live(manifest, engines, gateway, file_sha256)
+    return HeldAgainst(found, differences.untold(manifest, engines), file_sha256 is not None)
 
 
-def perform(manifest: Manifest, place: Place, say: Say) -> bool:
+def perform(manifest: Manifest, place: Place, logs: Mapping[str, str], say: Say) -> bool:
     """Put the manifest's state back, step by step; whether all of it is in force. Raises what keeps it from it."""
     say("1/6 the baseline's engines answer")
     for name, engine in manifest.engines.items():
@@ -103,21 +120,25 @@ def perform(manifest: Manifest, place: Place, say: Say) -> bool:
         if found.problem is not None:
             raise UsageError(f"{name}: {found.problem}. Nothing was changed: start it first, with the manifest's args.")
     files = gateway_files.of_manifest(manifest.gateway, place.file)
-    say(f"2/6 what is there now is kept: {', '.join(str(each) for each in _kept(files))}")
+    say("2/6 what is there now is kept; to undo what follows, copy it back and POST /api/reload:")
+    for copy in _kept(files):
+        say(f"    {copy}")
     say(f"3/6 {', '.join(map(str, files))} as the manifest has them; the gateway reloads")
     needs_restart = put_in_force(files, place, manifest.routing.pool)
-    say(f"4/6 new requests go to {', '.join(manifest.routing.target)}")
+    say(f"4/6 new requests go to {', '.join(manifest.routing.target)}, once the gateway finds them up")
     down = wait_until_up(place, manifest.routing.pool, list(manifest.routing.target))
     say(f"5/6 other engines may finish what they have for {manifest.drain_deadline_s:g} s")
     seen = drained(place, manifest, Event())
     say(f"    idle after {seen.took_s:.1f} s; {seen.ended} requests were ended at the deadline, {seen.left} are left")
     say("6/6 what runs is held against the manifest")
-    found_otherwise = differing(manifest, place)
-    for each in found_otherwise:
+    held = held_against(manifest, place, logs)
+    for each in held.differing:
         say(f"    {each.field}: {differences.shown(each.stated)} stated, {differences.shown(each.found)} found")
     for path in needs_restart:
         say(f"    {path}: is not in force before the gateway's restart")
-    return not (down or seen.left or found_otherwise or needs_restart)
+    if held.untold:
+        say(f"    nothing that runs tells: {', '.join(held.untold)}")
+    return not (down or seen.left or held.differing or needs_restart)
 
 
 def _kept(files: Mapping[Path, bytes]) -> list[Path]:
