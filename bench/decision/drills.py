@@ -60,32 +60,47 @@ def faults(evidence: Evidence, arm: str, held: Sequence[Drilled], terms: Terms) 
     """One finding a drill that is wanted; whatever else was drilled and failed is one too."""
     own = [each for each in held if is_of(each, evidence, arm)]
     names = [*terms.drills, *sorted({each.drill for each in own} - set(terms.drills))]
+    policy = arm if is_policy(evidence, arm) else "POLICY"
     if not own:
         other = sorted({each.policy for each in held})
         says = f"drills were held of {', '.join(other)} alone" if other else "no drill was held"
-        return [Finding(Stage.FAULTS, "drills", Standing.UNKNOWN, says, arm, todo=todo.drilled(arm))]
-    return [_judged(name, [each for each in own if each.drill == name], arm) for name in names]
+        return [Finding(Stage.FAULTS, "drills", Standing.UNKNOWN, says, arm, todo=todo.drilled(policy))]
+    return [_judged(name, [each for each in own if each.drill == name], arm, policy) for name in names]
 
 
 def is_of(drilled: Drilled, evidence: Evidence, arm: str) -> bool:
-    """By the policy's hash where both sides know it, else by its name."""
+    """By the policy's hash where both sides know it, by its name where arms are policies; else it is taken as it is."""
     hashes = {identity(run.stored.run, "policy_sha256") for run in evidence.runs if run.arm == arm} - {None}
     if drilled.policy_sha256 is not None and hashes:
         return hashes == {drilled.policy_sha256}
-    return drilled.policy == arm
+    return drilled.policy == arm or not is_policy(evidence, arm)
 
 
-def _judged(name: str, held: Sequence[Drilled], arm: str) -> Finding:
+def is_policy(evidence: Evidence, arm: str) -> bool:
+    """Whether an arm is called as its policy is: those of `gateway bench policies` are."""
+    return any(record.kind == "policies" and arm in record.arms for record in evidence.records)
+
+
+def _judged(name: str, held: Sequence[Drilled], arm: str, policy: str) -> Finding:
     """A drill that failed once has failed, however often it passed."""
     counted = [each for each in held if not each.client_late]
     ids = tuple(each.run_id for each in held)
     failed = [each for each in counted if not each.passed]
     if failed:
-        says = f"{name}: failed {len(failed)} of {len(counted)}: {'; '.join(failed[0].failed_checks)}"
+        says = f"failed {len(failed)} of {len(counted)}, with {_policies(failed)}: {'; '.join(failed[0].failed_checks)}"
         return Finding(Stage.FAULTS, name, Standing.FAILS, says, arm, runs=ids)
     if counted:
         return Finding(
-            Stage.FAULTS, name, Standing.HOLDS, f"{name}: passed {len(counted)} of {len(counted)}", arm, runs=ids
+            Stage.FAULTS,
+            name,
+            Standing.HOLDS,
+            f"passed {len(counted)} of {len(counted)}, with {_policies(counted)}",
+            arm,
+            runs=ids,
         )
-    says = f"{name}: the client was late" if held else f"{name}: not held"
-    return Finding(Stage.FAULTS, name, Standing.UNKNOWN, says, arm, runs=ids, todo=todo.drilled(arm, [name]))
+    says = "the client was late" if held else "not held"
+    return Finding(Stage.FAULTS, name, Standing.UNKNOWN, says, arm, runs=ids, todo=todo.drilled(policy, [name]))
+
+
+def _policies(held: Sequence[Drilled]) -> str:
+    return ", ".join(sorted({each.policy for each in held}))

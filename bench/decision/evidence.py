@@ -69,7 +69,8 @@ class Gap:
 class Evidence:
     """runs: VALID ones alone, by id. arms: the baseline first. agreed: the loads at which every class must be served.
 
-    again: arms that are the baseline once more. prices: what the engines behind an arm cost an hour, where known.
+    again: arms that are the baseline once more. without: arms that were left out. prices: what the engines behind an
+    arm cost an hour, where that is known.
     """
 
     records: tuple[Record, ...]
@@ -78,6 +79,7 @@ class Evidence:
     arms: tuple[str, ...]
     again: tuple[str, ...]
     agreed: tuple[Load, ...]
+    without: tuple[str, ...]
     limits: Limits
     prices: Mapping[str, float]
 
@@ -107,11 +109,12 @@ def gather(folders: Sequence[Path], terms: Terms) -> Evidence:
 def together(materials: Sequence[Material], terms: Terms) -> Evidence:
     """Raises UsageError where the records leave open what they are to be judged by."""
     made = sorted(materials, key=lambda each: (each.folder.name, each.folder))
+    without = frozenset(terms.without).union(*(_impossible(each) for each in made))
     records = [_record(each) for each in made]
     baseline = _baseline(records, terms)
-    runs = _runs(made, records, terms)
+    runs = _runs(made, records, without)
     planned = {cell: record for each, record in zip(made, records, strict=True) for cell in _planned(each, record)}
-    planned = {cell: record for cell, record in planned.items() if cell[0] not in terms.without}
+    planned = {cell: record for cell, record in planned.items() if cell[0] not in without}
     agreed = _agreed(planned, runs, terms)
     arms = sorted({run.arm for run in runs} - {baseline})
     prices = {arm: price for arm in (baseline, *arms) if (price := terms.price_of(arm, _recorded_price(made, arm)))}
@@ -122,6 +125,7 @@ def together(materials: Sequence[Material], terms: Terms) -> Evidence:
         arms=(baseline, *arms),
         again=tuple(sorted({arm for each in made for arm in each.again})),
         agreed=agreed,
+        without=tuple(sorted(without)),
         limits=_limits(made, terms),
         prices=prices,
     )
@@ -147,16 +151,23 @@ def _baseline(records: Sequence[Record], terms: Terms) -> str:
     return firsts.pop()
 
 
-def _runs(made: Sequence[Material], records: Sequence[Record], terms: Terms) -> list[Run]:
+def _runs(made: Sequence[Material], records: Sequence[Record], without: frozenset[str]) -> list[Run]:
     found = {
         run.stored.folder.name: Run(record, run.arm, run.load, f"{record.folder.name}: {run.trace}", run.stored)
         for each, record in zip(made, records, strict=True)
         for run in each.runs
-        if run.arm not in terms.without
+        if run.arm not in without
     }
     if not found:
         raise UsageError("--without: nothing is left. Leave out fewer arms.")
     return [found[run_id] for run_id in sorted(found)]
+
+
+def _impossible(made: Material) -> set[str]:
+    """Cells of a sweep whose flags the installed version does not have: no measurement can come of them."""
+    file = made.folder / comparison.FILE
+    said = stored.read_json(file).get("sweep", {}) if file.is_file() else {}
+    return {name for name, cell in said.get("cells", {}).items() if cell.get("unknown")}
 
 
 def _limits(made: Sequence[Material], terms: Terms) -> Limits:

@@ -10,7 +10,7 @@ from typing import Any
 from bench.analysis.comparison import Load
 from bench.analysis.scores import REFUSALS, p95_of, planned
 from bench.decision import todo
-from bench.decision.drills import Drilled, is_of
+from bench.decision.drills import Drilled, is_of, is_policy
 from bench.decision.evidence import Evidence, Run
 from bench.decision.rules import BROKEN, identity
 from bench.decision.symptoms import engine
@@ -60,6 +60,10 @@ def answers(evidence: Evidence, decision: Decision, terms: Terms, held: Sequence
     ]
 
 
+def _policy(evidence: Evidence, arm: str) -> str:
+    return arm if is_policy(evidence, arm) else "POLICY"
+
+
 def _in_time(evidence: Evidence, decision: Decision, arm: str) -> Answer:
     question = f"Does the main traffic meet its p95 limits for first token and end to end with {arm}?"
     asked = [each.class_name for run in evidence.runs if run.load in evidence.agreed
@@ -102,7 +106,10 @@ def _burst(evidence: Evidence, arm: str, held: Sequence[Drilled]) -> Answer:
     ids += [each.run_id for each in drilled]
     if not found and not drilled:
         return Answer(
-            question, NOT_MEASURED, (), todo=(*todo.beyond(evidence, evidence.agreed[-1]), *todo.drilled(arm, _BURSTS))
+            question,
+            NOT_MEASURED,
+            (),
+            todo=(*todo.beyond(evidence, evidence.agreed[-1]), *todo.drilled(_policy(evidence, arm), _BURSTS)),
         )
     if not found:
         kind = "as the drills expect" if all(each.passed for each in drilled) else "a drill failed"
@@ -141,7 +148,7 @@ def _stable(evidence: Evidence, arm: str, held: Sequence[Drilled], terms: Terms)
     lines = [f"drill {each.drill}: {'passed' if each.passed else 'FAILED'}" for each in drilled]
     ids = tuple(run.run_id for run in runs) + tuple(each.run_id for each in drilled)
     if "preemptions" not in said or "KV used" not in said:
-        ways = ("… --engine-url: its /metrics are read every second", *todo.drilled(arm, _PRESSING))
+        ways = ("… --engine-url: its /metrics are read every second", *todo.drilled(_policy(evidence, arm), _PRESSING))
         return Answer(question, NOT_MEASURED, tuple(lines), ids if drilled else (), ways)
     lines.insert(
         0,
@@ -158,7 +165,13 @@ def _stable(evidence: Evidence, arm: str, held: Sequence[Drilled], terms: Terms)
         )
     if longest < terms.context_tokens:
         lines.append(f"{terms.context_tokens} tokens are intended")
-        return Answer(question, f"not shown beyond {longest} tokens", tuple(lines), ids, todo.drilled(arm, _PRESSING))
+        return Answer(
+            question,
+            f"not shown beyond {longest} tokens",
+            tuple(lines),
+            ids,
+            todo.drilled(_policy(evidence, arm), _PRESSING),
+        )
     return Answer(question, "yes", tuple(lines), ids)
 
 

@@ -2,134 +2,121 @@
 
 from __future__ import annotations
 
-import hashlib
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from bench.decision.evidence import Evidence
 from bench.decision.rules import identity
 from bench.decision.words import Finding, Stage, Standing
-from bench.errors import UsageError
+from bench.manifest import sealed
+from bench.manifest.schema import Manifest
+from bench.manifest.sealed import ChangedError
 from bench.records import stored
+from bench.report.rollback_table import FILE
 
-REHEARSAL_FILE = "rollback.json"
-_FIRST_LINE = re.compile(rb"sha256: ([0-9a-f]{64})\n")
-_CREATE = "gateway bench manifest create …"
-_REHEARSE = "gateway bench manifest rollback --rehearse …"
-
-
-@dataclass(frozen=True, slots=True)
-class Manifest:
-    """said: the file, where its bytes have the hash that it bears; None: they do not."""
-
-    path: Path
-    sha256: str
-    said: Mapping[str, Any] | None
-
-    @property
-    def is_baseline(self) -> bool:
-        return self.said is not None and self.said.get("baseline_sha256") is None
+_CREATE = "gateway bench manifest create DRAFT.yaml --out manifests"
+_REHEARSE = "gateway bench manifest rollback BASELINE.yaml --rehearse --candidate CANDIDATE.yaml …"
 
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
+    """changed: why files that were given as manifests are none. rehearsals: as they lie on disk."""
+
     manifests: tuple[Manifest, ...] = ()
+    changed: tuple[str, ...] = ()
     rehearsals: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def baselines(self) -> list[Manifest]:
+        return [each for each in self.manifests if each.baseline_sha256 is None]
 
 
 def read(paths: Sequence[Path]) -> Recovery:
     """Manifests, and rehearsals: rollback.json, or the folder that it is in. Raises UsageError."""
-    manifests, rehearsals = [], []
+    manifests: list[Manifest] = []
+    changed: list[str] = []
+    rehearsals: list[Mapping[str, Any]] = []
     for path in sorted({each.resolve() for each in paths}):
-        file = path / REHEARSAL_FILE if path.is_dir() else path
-        if file.suffix == ".json" and "rehearsed_at" in (said := stored.read_json(file)):
-            rehearsals.append(said)
-        else:
-            manifests.append(_manifest(file))
-    return Recovery(tuple(manifests), tuple(rehearsals))
-
-
-def _manifest(path: Path) -> Manifest:
-    try:
-        raw = path.read_bytes()
-        first = _FIRST_LINE.match(raw)
-        if first is None:
-            return Manifest(path, "", None)
-        sha256 = first[1].decode()
-        is_as_written = hashlib.sha256(raw[first.end() :]).hexdigest() == sha256
-        said = yaml.safe_load(raw) if is_as_written else None
-    except (OSError, yaml.YAMLError) as error:
-        raise UsageError(f"{path}: cannot be read as a manifest ({error}).") from error
-    return Manifest(path, sha256, said if isinstance(said, dict) else None)
+        file = path / FILE if path.is_dir() else path
+        if file.suffix == ".json":
+            rehearsals.append(stored.read_json(file))
+            continue
+        try:
+            manifests.append(sealed.load(file))
+        except ChangedError as error:
+            changed.append(str(error))
+    return Recovery(tuple(manifests), tuple(changed), tuple(rehearsals))
 
 
 def recovery(evidence: Evidence, arm: str, found: Recovery) -> list[Finding]:
-    return [_verifies(arm, found), _of_baseline(evidence, arm, found), _rehearsed(arm, found)]
+    return [_verifies(arm, found), _of_baseline(evidence, arm, found), _rehearsed(evidence, arm, found)]
 
 
 def _verifies(arm: str, found: Recovery) -> Finding:
-    changed = [each.path.name for each in found.manifests if each.said is None]
-    if changed:
-        return _finding(
-            "manifest", Standing.FAILS, f"changed since it was written: {', '.join(changed)}", arm, (_CREATE,)
-        )
-    if not any(each.is_baseline for each in found.manifests):
-        return _finding("manifest", Standing.UNKNOWN, "no manifest of the baseline to go back to", arm, (_CREATE,))
-    return _finding(
-        "manifest", Standing.HOLDS, f"as written: {', '.join(each.sha256[:12] for each in found.manifests)}", arm
-    )
+    if found.changed:
+        return _finding("manifest", Standing.FAILS, "; ".join(found.changed), arm, _CREATE)
+    if not found.baselines:
+        return _finding("manifest", Standing.UNKNOWN, "no manifest of the baseline to go back to", arm, _CREATE)
+    names = ", ".join(f"{each.name} {each.sha256[:12]}" for each in found.manifests)
+    return _finding("manifest", Standing.HOLDS, f"as written: {names}", arm)
 
 
 def _of_baseline(evidence: Evidence, arm: str, found: Recovery) -> Finding:
     """What it would bring back is what was measured as the baseline."""
     rule = "manifest is the baseline's"
-    first = next((each for each in found.manifests if each.is_baseline), None)
-    if first is None or first.said is None:
+    if not found.baselines:
         return _finding(rule, Standing.UNKNOWN, "there is none", arm)
-    policy = first.said.get("gateway", {}).get("policy", {}).get("sha256")
-    in_file = {
-        "policy_sha256": policy,
-        "image_digest": first.said.get("image_digest"),
-        "model_revision": first.said.get("model", {}).get("revision"),
-    }
-    other = []
-    compared = []
-    for name, value in in_file.items():
-        measured = {identity(run.stored.run, name) for run in evidence.runs if run.arm == evidence.baseline} - {None}
-        if value is not None and measured:
-            compared.append(name)
-            other += [name] if measured != {value} else []
+    compared, other = _differing(evidence, evidence.baseline, found.baselines[-1])
     if other:
-        return _finding(
-            rule, Standing.FAILS, f"another {', '.join(other)} than {evidence.baseline} was measured with", arm
-        )
+        says = f"another {', '.join(other)} than {evidence.baseline} was measured with"
+        return _finding(rule, Standing.FAILS, says, arm)
     if not compared:
-        says = "the records name no policy, image or revision to hold against it"
-        return _finding(rule, Standing.UNKNOWN, says, arm, ("… --metadata image_digest=… model_revision=…",))
+        way = "… --metadata image_digest=… model_revision=…"
+        return _finding(rule, Standing.UNKNOWN, "the records name nothing to hold against it", arm, way)
     return _finding(rule, Standing.HOLDS, f"the {', '.join(compared)} that {evidence.baseline} was measured with", arm)
 
 
-def _rehearsed(arm: str, found: Recovery) -> Finding:
-    """One that did not hold is not undone by another that did, unless it came later."""
-    known = {each.sha256 for each in found.manifests if each.said is not None}
-    own = sorted((each for each in found.rehearsals if each.get("manifest_sha256") in known), key=_rehearsed_at)
+def _rehearsed(evidence: Evidence, arm: str, found: Recovery) -> Finding:
+    """The last one counts, and it was one with what is to be rolled out."""
+    baselines = {each.sha256 for each in found.baselines}
+    own = sorted((each for each in found.rehearsals if each.get("manifest_sha256") in baselines), key=_rehearsed_at)
     if not own:
         says = "rehearsed for other manifests alone" if found.rehearsals else "no rollback was rehearsed"
-        return _finding("rehearsal", Standing.UNKNOWN, says, arm, (_REHEARSE,))
+        return _finding("rehearsal", Standing.UNKNOWN, says, arm, _REHEARSE)
     last = own[-1]
-    if last.get("held") is True:
-        return _finding("rehearsal", Standing.HOLDS, f"held at {last['rehearsed_at']}", arm)
-    return _finding("rehearsal", Standing.FAILS, f"did not hold at {last['rehearsed_at']}", arm, (_REHEARSE,))
+    if last.get("held") is not True:
+        why = "; ".join(map(str, last.get("failures", ()))) or "it does not say why"
+        return _finding("rehearsal", Standing.FAILS, f"{_rehearsed_at(last)} did not hold: {why}", arm, _REHEARSE)
+    candidate = next((each for each in found.manifests if each.sha256 == last.get("candidate_sha256")), None)
+    if candidate is None:
+        says = "held, with a candidate whose manifest is not here"
+        return _finding("rehearsal", Standing.UNKNOWN, says, arm, "… --manifest BASELINE CANDIDATE rollback.json")
+    _, other = _differing(evidence, arm, candidate)
+    if other:
+        says = f"held, with a candidate of another {', '.join(other)} than {arm} was measured with"
+        return _finding("rehearsal", Standing.FAILS, says, arm, _REHEARSE)
+    return _finding("rehearsal", Standing.HOLDS, f"{_rehearsed_at(last)} held, with {candidate.name}", arm)
+
+
+def _differing(evidence: Evidence, arm: str, manifest: Manifest) -> tuple[list[str], list[str]]:
+    """What of a manifest can be held against an arm's runs, and what of that is another."""
+    in_file = {
+        "policy_sha256": manifest.gateway.policy.sha256,
+        "image_digest": manifest.image_digest,
+        "model_revision": manifest.model.revision,
+    }
+    measured = {
+        name: {identity(run.stored.run, name) for run in evidence.runs if run.arm == arm} - {None} for name in in_file
+    }
+    compared = [name for name in in_file if measured[name]]
+    return compared, [name for name in compared if measured[name] != {in_file[name]}]
 
 
 def _rehearsed_at(said: Mapping[str, Any]) -> str:
-    return str(said["rehearsed_at"])
+    return str(said.get("rehearsed_at"))
 
 
-def _finding(rule: str, standing: Standing, says: str, arm: str, ways: tuple[str, ...] = ()) -> Finding:
+def _finding(rule: str, standing: Standing, says: str, arm: str, *ways: str) -> Finding:
     return Finding(Stage.RECOVERY, rule, standing, says, arm, todo=ways)

@@ -49,6 +49,7 @@ def to_json(evidence: Evidence, decision: Decision, answers: Sequence[Answer], t
         "on_load_alone": {"verdict": str(decision.on_load_alone), "arm": decision.on_load_alone_arm},
         "terms": terms,
         "records": [str(record.folder) for record in evidence.records],
+        "without": list(evidence.without),
         "agreed": [_load(load) for load in evidence.agreed],
         "findings": [each.to_json() for each in decision.findings],
         "arms": [_arm(each) for each in decision.standings],
@@ -60,6 +61,7 @@ def to_json(evidence: Evidence, decision: Decision, answers: Sequence[Answer], t
 
 def _said(evidence: Evidence, decision: Decision) -> str:
     lines = [f"baseline {evidence.baseline}; measured beside it: {', '.join(evidence.candidates) or 'nothing'}"]
+    lines += [f"left out: {', '.join(evidence.without)}"] if evidence.without else []
     lines.append(f"agreed load: {'; '.join(f'{load.label}, {load.mix}' for load in evidence.agreed)}")
     if decision.verdict is not decision.on_load_alone:
         arm = f" to {decision.on_load_alone_arm}" if decision.on_load_alone is Verdict.RETUNE else ""

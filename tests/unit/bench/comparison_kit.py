@@ -5,6 +5,7 @@ Nothing is sent: what became of each planned request is what `answer` says.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,11 +17,13 @@ from bench.analysis.limits import parse_limits
 from bench.analysis.measurements import put_together
 from bench.analysis.validity import judge
 from bench.campaign import CellRun
-from bench.campaign_plan import CampaignPlan
+from bench.campaign_plan import CampaignPlan, Gateways, PoliciesPlan
 from bench.engine import around
 from bench.engine.around import Around
 from bench.engine.metrics import Reading
 from bench.load.lag import PERIOD_S
+from bench.manifest import sealed
+from bench.manifest.schema import Manifest
 from bench.order import Cell, cells
 from bench.plans import trace_of
 from bench.records import comparison
@@ -115,10 +118,21 @@ def prompt(planned: Planned) -> RequestRecord:
 
 
 def a_comparison(
-    result_dir: Path, scenario: Scenario, answer: Answer, *, facts: Callable[[Cell], Facts] = lambda _: Facts()
+    result_dir: Path,
+    scenario: Scenario,
+    answer: Answer,
+    *,
+    facts: Callable[[Cell], Facts] = lambda _: Facts(),
+    policies: Sequence[str] = (),
 ) -> Path:
-    """The folder of a comparison of which every planned cell was run."""
+    """The folder of a comparison of which every planned cell was run. policies: the command that compared these."""
     plan = CampaignPlan(kind="compare", command=COMMAND, scenario=scenario)
+    if policies:
+        arms = [arm.name for arm in scenario.arms]
+        gateways = Gateways(policies={arm: arm for arm in arms}, bases={arm: {} for arm in arms})
+        plan = PoliciesPlan(
+            kind="policies", command=list(policies), scenario=scenario, service_classes={}, gateway=gateways
+        )
     number = len(list(result_dir.glob(f"{scenario.name}-*"))) if result_dir.is_dir() else 0
     folder = campaign_plan.begun(result_dir, f"{scenario.name}-{number}", plan)
     runs = [
@@ -221,3 +235,43 @@ def _record(planned: Planned, values: Mapping[str, Any]) -> RequestRecord:
         "output_tokens_planned": arrival.output_tokens,
     }
     return RequestRecord(**(usual | dict(values)))
+
+
+def a_manifest(folder: Path, name: str, *, policy_sha256: str = "a" * 64, baseline: Manifest | None = None) -> Path:
+    """A sealed manifest of one engine behind a gateway with this policy."""
+    config = "policy: mine\n"
+    fields: dict[str, Any] = {
+        "version": 1,
+        "name": name,
+        "made_at": "2026-01-01T00:00:00Z",
+        "owner": "the platform",
+        "deployment_revision": "r1",
+        "image_digest": f"sha256:{'b' * 64}",
+        "model": {"name": "tiny", "revision": "rev-1", "tokenizer_revision": "sha256:0"},
+        "engines": {
+            "a": {
+                "url": "http://127.0.0.1:1",
+                "version": "0.32.0",
+                "args": {"max_num_seqs": {"value": 16, "from": "log"}},
+            }
+        },
+        "prefix_caching": False,
+        "speculation": "off",
+        "routing": {"pool": "chat", "weights": {"a": 1}, "target": ["a"]},
+        "health_probe": {"path": "/health", "within_s": 1},
+        "capacity": {"requests_per_s": 2, "evidence": "a run"},
+        "drain_deadline_s": 30,
+        "abort": {"error_share_max": 0.01},
+        "gateway": {
+            "version": "1",
+            "ops_url": "http://127.0.0.1:2",
+            "file": "/etc/gateway.yaml",
+            "config_sha256": hashlib.sha256(config.encode()).hexdigest(),
+            "config": config,
+            "policy": {"name": "mine", "sha256": policy_sha256},
+        },
+        "sources": {},
+    }
+    if baseline is not None:
+        fields["baseline_sha256"] = baseline.sha256
+    return sealed.write(folder, sealed.sealed(fields), name)

@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from comparison_kit import GOODPUT, Answer, Facts, Planned, a_comparison, a_scenario, completed, prompt, refused
+from comparison_kit import (
+    GOODPUT,
+    Answer,
+    Facts,
+    Planned,
+    a_comparison,
+    a_manifest,
+    a_scenario,
+    completed,
+    prompt,
+    refused,
+)
 
 from bench.cli import main
 from bench.decision import drills, recovery
@@ -23,14 +35,20 @@ from bench.decision.verdict import Decision, decide
 from bench.decision.words import Stage, Standing, Verdict
 from bench.errors import UsageError
 from bench.faults.expectations import Check
+from bench.manifest import sealed
 from bench.order import Cell
 from bench.records.request import Outcome, RequestRecord
 from bench.records.store import RunFolder
-from bench.report import material
+from bench.report import material, rollback_table
 from bench.report.drill_table import FILE as DRILL_FILE
 from bench.report.material import ReportRun
+from bench.scenario import Scenario
 
 BUSY = {"num_prompts": 160}
+POLICIES = shlex.split(
+    "gateway bench policies first second --engine-url http://127.0.0.1:8000 --num-prompts 40 --mixes 80/20 "
+    "--loads 0.9 --capacity 2.2 --seeds 1 2 3"
+)
 
 
 def late(planned: Planned) -> RequestRecord:
@@ -64,27 +82,39 @@ def drilled(result_dir: Path, policy: str, *, failing: Sequence[str] = (), names
         for name in names
     ]
     folder.write_json(DRILL_FILE, {"command": [], "policy": policy, "drills": held})
+    for each in held:
+        RunFolder(folder.path, str(each["run_id"])).write_json("run.json", {"policy_sha256": policy_of(policy)})
     return folder.path
 
 
-def rehearsed(folder: Path, *, held: bool = True, policy_sha256: str = "p-first") -> list[Path]:
-    """A manifest of the baseline and a rehearsal of going back to it."""
-    folder = folder / f"way-back-{held}-{policy_sha256}"
-    folder.mkdir(exist_ok=True)
-    body = f"version: 1\ngateway:\n  policy: {{sha256: {policy_sha256}}}\n".encode()
-    digest = hashlib.sha256(body).hexdigest()
-    manifest = folder / "baseline.yaml"
-    manifest.write_bytes(b"sha256: " + digest.encode() + b"\n" + body)
-    rehearsal = folder / "rollback.json"
-    rehearsal.write_text(
-        json.dumps({"rehearsed_at": "2026-01-01T00:00:00Z", "manifest_sha256": digest, "held": held, "figures": {}})
+def rehearsed(folder: Path, *, held: bool = True, first: str = "first", second: str = "second") -> list[Path]:
+    """Manifests of the baseline and of a change to it, with these arms' policies, and a rehearsal of going back."""
+    folder = folder / f"way-back-{held}-{first}-{second}"
+    manifest = a_manifest(folder, "baseline", policy_sha256=policy_of(first))
+    baseline = sealed.load(manifest)
+    candidate = a_manifest(folder, "candidate", policy_sha256=policy_of(second), baseline=baseline)
+    rehearsal = RunFolder(folder, "rollback")
+    rehearsal.write_json(
+        rollback_table.FILE,
+        {
+            "rehearsed_at": "2026-01-01T00:00:00Z",
+            "manifest_sha256": baseline.sha256,
+            "candidate_sha256": sealed.load(candidate).sha256,
+            "held": held,
+            "failures": [] if held else ["3 requests were lost"],
+        },
     )
-    return [manifest, rehearsal]
+    return [manifest, candidate, rehearsal.path]
+
+
+def policy_of(arm: str) -> str:
+    """The hash of an arm's policy."""
+    return hashlib.sha256(arm.encode()).hexdigest()
 
 
 def of_arms(cell: Cell) -> Facts:
     """Each arm has a policy of its own."""
-    return Facts(identity={"policy_sha256": f"p-{cell.arm.name}"})
+    return Facts(identity={"policy_sha256": policy_of(cell.arm.name)})
 
 
 def decided(
@@ -151,7 +181,7 @@ def test_a_baseline_that_meets_everything_is_kept_once_its_drills_passed(kept: P
     _, decision = decided(kept)
     assert (decision.verdict, decision.on_load_alone) == (Verdict.MISSING, Verdict.KEEP)
     assert [each.rule for each in decision.why()] == ["drills"]
-    assert decision.why()[0].todo == ("gateway bench faults --policy first",)
+    assert decision.why()[0].todo == ("gateway bench faults --policy POLICY",)
     _, decision = decided(kept, faults=[drilled(tmp_path, "first")])
     assert (decision.verdict, decision.arm) == (Verdict.KEEP, "first")
 
@@ -162,35 +192,61 @@ def test_a_drill_that_failed_once_is_failed_and_one_not_held_is_missing(kept: Pa
     assert decision.verdict is Verdict.MISSING and [each.rule for each in decision.why()] == ["flood"]
     assert "the slowest end after 99.0 s" in decision.why()[0].says
     _, decision = decided(kept, faults=[drilled(tmp_path, "first", names=DRILLS[1:])])
-    assert decision.why()[0].todo == (f"gateway bench faults {DRILLS[0]} --policy first",)
+    assert decision.why()[0].todo == (f"gateway bench faults {DRILLS[0]} --policy POLICY",)
     _, decision = decided(kept, faults=[drilled(tmp_path, "second")])
     assert "drills were held of second alone" in says(decision, "drills")
 
 
-def test_a_policys_hash_goes_before_its_name(kept: Path, tmp_path: Path) -> None:
+def test_drills_are_of_an_arm_by_its_policys_hash_else_by_its_name(kept: Path, tmp_path: Path) -> None:
     faults = drilled(tmp_path, "first")
     for name in DRILLS:
-        RunFolder(faults, f"drill-first-{name}").write_json("run.json", {"policy_sha256": "p-of-another-version"})
+        (faults / f"drill-first-{name}" / "run.json").write_text('{"policy_sha256": "of another version"}')
     _, decision = decided(kept, faults=[faults])
-    assert decision.verdict is Verdict.MISSING and findings(decision, "drills") == [("first", Standing.UNKNOWN)]
+    assert findings(decision, "drills") == [("first", Standing.UNKNOWN)]
+    unhashed = [a_comparison(tmp_path, a_scenario(**BUSY), prompt, policies=words) for words in ((), POLICIES)]
+    assert decided(unhashed[0], faults=[drilled(tmp_path, "second")])[1].verdict is Verdict.KEEP
+    assert (
+        decided(unhashed[1], faults=[drilled(tmp_path, "first", names=[*DRILLS, "stale-metrics"])])[1].verdict
+        is Verdict.KEEP
+    )
+    _, decision = decided(unhashed[1], faults=[tmp_path / "faults-second-0-10"])
+    assert decision.why()[0].todo == ("gateway bench faults --policy first",)
+
+
+def test_what_to_run_is_the_command_that_made_the_record_with_other_options(tmp_path: Path) -> None:
+    def stated(scenario: Scenario, answer: Answer, facts: Facts) -> list[str]:
+        evidence, decision = decided(a_comparison(tmp_path, scenario, answer, facts=lambda _: facts, policies=POLICIES))
+        return commands(evidence, decision)
+
+    engine = "gateway bench policies first second --engine-url http://127.0.0.1:8000 --num-prompts 40 --mixes 80/20"
+    few = stated(a_scenario(num_prompts=80), prompt, Facts())
+    assert f"{engine} --loads 0.9 --capacity 2.2 --seeds 4 5 --repeats 1" in few
+    unstated = stated(a_scenario(**BUSY), prompt, Facts(identity={"hardware_id": None}))
+    again = "--loads 0.9 --capacity 2.2 --metadata hardware_id=NAME --seeds 1 2 3 --repeats 1"
+    assert f"{engine} {again}" in unstated
+    apart = stated(a_scenario(**BUSY), late_for("first", "second"), Facts())
+    alone_options = "--seeds 1 2 3 --mixes 100/0 --rates 1.6"
+    assert f"{engine.removesuffix(' --mixes 80/20')} {alone_options}" in apart
 
 
 def test_what_is_tuned_anew_needs_a_way_back_that_was_rehearsed(tuned: Path, tmp_path: Path) -> None:
     faults, way_back = drilled(tmp_path, "second"), rehearsed(tmp_path)
     _, decision = decided(tuned, faults=[faults], manifests=way_back)
     assert (decision.verdict, decision.arm) == (Verdict.RETUNE, "second")
-    for manifests, rule in (
-        ([], "manifest"),
-        (way_back[:1], "rehearsal"),
-        (rehearsed(tmp_path, held=False), "rehearsal"),
-        (rehearsed(tmp_path, policy_sha256="p-second"), "manifest is the baseline's"),
+    for manifests, rule, said in (
+        ([], "manifest", "no manifest"),
+        (way_back[:2], "rehearsal", "no rollback was rehearsed"),
+        ([way_back[0], way_back[2]], "rehearsal", "manifest is not here"),
+        (rehearsed(tmp_path, held=False), "rehearsal", "3 requests were lost"),
+        (rehearsed(tmp_path, first="third"), "manifest is the baseline's", "another policy_sha256 than first"),
+        (rehearsed(tmp_path, second="third"), "rehearsal", "another policy_sha256 than second"),
     ):
         _, decision = decided(tuned, faults=[faults], manifests=manifests)
         assert (decision.verdict, decision.arm) == (Verdict.MISSING, "first")
-        assert rule in [each.rule for each in decision.why()]
+        assert said in next(each.says for each in decision.why() if each.rule == rule)
         assert decision.on_load_alone_arm == "second"
-    manifest = rehearsed(tmp_path)[0]
-    manifest.write_bytes(manifest.read_bytes() + b" ")
+    way_back[0].chmod(0o644)
+    way_back[0].write_bytes(way_back[0].read_bytes() + b" ")
     _, decision = decided(tuned, faults=[faults], manifests=way_back)
     assert ("second", Standing.FAILS) in findings(decision, "manifest")
 
