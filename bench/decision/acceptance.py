@@ -8,7 +8,7 @@ from typing import Any
 
 from bench.analysis.comparison import Load
 from bench.analysis.paired import Interval, interval
-from bench.analysis.quantiles import number
+from bench.analysis.quantiles import number, share_interval
 from bench.analysis.scores import Spread, p95_of, planned
 from bench.decision.evidence import Evidence, Run
 from bench.decision.rules import RULES, Rule, runs_that_can_show
@@ -34,6 +34,12 @@ class Check:
     standing: Standing
     figure: Spread | None
     limit_ms: float | None
+
+    @property
+    def clearly_fails(self) -> bool:
+        """So many are bad that it is no chance of a few."""
+        _, high = share_interval(round(self.share * self.requests), self.requests)
+        return self.standing is Standing.FAILS and high < self.at_least
 
     @property
     def margin(self) -> float | None:

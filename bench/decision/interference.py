@@ -6,8 +6,10 @@ limits that its engine cannot keep at that rate, however it is isolated.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from bench.analysis.comparison import Load
 from bench.analysis.limits import is_good
@@ -102,30 +104,52 @@ def _in_company(evidence: Evidence, load: Load, name: str, standings: Sequence[A
     each = company([run.stored.records for run in runs], name, evidence)
     if each.alone < RUN_REQUESTS_MIN or each.together < RUN_REQUESTS_MIN:
         return _finding(
-            rule, Standing.UNKNOWN, f"{each.alone} of {name} met no other class: too few", (load, name), ids
+            rule,
+            Standing.UNKNOWN,
+            f"{each.alone} of {name} met as many of their own class as usual and no other: too few",
+            (load, name),
+            ids,
         )
     share, other = each.alone_in_time / each.alone, each.together_in_time / each.together
-    says = (
-        f"{share:.0%} of {each.alone} {name} that met no other class in time, {other:.0%} of {each.together} that did"
-    )
+    says = f"{share:.0%} of {each.alone} {name} that met no other class in time, {other:.0%} of {each.together} others"
     holds = share >= terms.good_share > other
     return _finding(rule, Standing.HOLDS if holds else Standing.UNKNOWN, says, (load, name), ids)
 
 
 def company(by_run: Sequence[Sequence[RequestRecord]], name: str, evidence: Evidence) -> Company:
-    alone = alone_good = together = together_good = 0
-    for records in by_run:
-        others = [(each.planned_ms, _left_ms(each)) for each in records if each.class_name != name]
-        for each in records:
-            if each.class_name != name or not planned(each):
-                continue
+    """Alone are those alone that met as many of their own class as is usual: an empty engine makes anybody quick."""
+    met = [one for records in by_run for one in _met(records, name)]
+    usual = median([own for _, own, _ in met]) if met else 0
+    alone = [is_good(each, evidence.limits) for each, own, others in met if not others and own >= usual]
+    together = [is_good(each, evidence.limits) for each, _, others in met if others]
+    return Company(len(alone), sum(map(bool, alone)), len(together), sum(map(bool, together)))
+
+
+def _met(records: Sequence[RequestRecord], name: str) -> Iterator[tuple[RequestRecord, int, int]]:
+    """Each request of the class that is of the window, and how many there were from its arrival to its first token:
+    of its own class at its arrival, of others until its first token.
+    """
+    own = _Crowd([each for each in records if each.class_name == name])
+    others = _Crowd([each for each in records if each.class_name != name])
+    for each in records:
+        if each.class_name == name and planned(each):
             until_ms = each.first_token_ms if each.first_token_ms is not None else _left_ms(each)
-            good = bool(is_good(each, evidence.limits))
-            if any(came <= until_ms and left >= each.planned_ms for came, left in others):
-                together, together_good = together + 1, together_good + good
-            else:
-                alone, alone_good = alone + 1, alone_good + good
-    return Company(alone, alone_good, together, together_good)
+            yield (
+                each,
+                own.between(each.planned_ms, each.planned_ms) - 1,
+                others.between(each.planned_ms, until_ms),
+            )
+
+
+class _Crowd:
+    """How many of these requests were there between two instants."""
+
+    def __init__(self, records: Sequence[RequestRecord]) -> None:
+        self._came = sorted(each.planned_ms for each in records)
+        self._left = sorted(map(_left_ms, records))
+
+    def between(self, from_ms: float, until_ms: float) -> int:
+        return bisect_right(self._came, until_ms) - bisect_left(self._left, from_ms)
 
 
 def _left_ms(record: RequestRecord) -> float:

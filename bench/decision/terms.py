@@ -30,7 +30,8 @@ class Terms(BaseModel):
     """See the module. requests_min: of a class under a load, over all runs of an arm; 72 give p95 an interval.
 
     cost_gain_min: what an answer has to cost less, as a share, to be worth a change of what holds. context_tokens: the
-    longest prompt and answer that are meant to be served. without: arms that are left out.
+    longest prompt and answer that are meant to be served. isolating: arms with engines of their own for a class.
+    without: arms that are left out.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -48,6 +49,7 @@ class Terms(BaseModel):
     alternative_cost: Positive | None = None
     context_tokens: Tokens | None = None
     drills: list[str] = DRILLS
+    isolating: list[ArmName] = ["isolated"]
     without: list[ArmName] = []
 
     def price_of(self, arm: str, recorded: float | None) -> float | None:

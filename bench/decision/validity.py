@@ -65,7 +65,14 @@ def _limited(evidence: Evidence) -> Finding:
         for name in evidence.class_names
         for limit in evidence.limits[name]
     ]
-    return _finding("limits of every class", Standing.HOLDS, ", ".join(words))
+    open_ = [
+        f"{name} {word}"
+        for name in evidence.class_names
+        for word, metric in (("stall", "longest_stall_ms"), ("e2e", "e2e_ms"))
+        if not any(limit.metric == metric for limit in evidence.limits[name])
+    ]
+    without = f"; nothing limits {', '.join(open_)}" if open_ else ""
+    return _finding("limits of every class", Standing.HOLDS, ", ".join(words) + without)
 
 
 def _same(rule: str, runs: Sequence[Run], names: Sequence[str], group_of: Callable[[Run], str]) -> Finding:

@@ -29,7 +29,10 @@ WAITS = {"ttft_ms_p95": "ttft", "e2e_ms_p95": "e2e", "longest_stall_ms_p95": "st
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """arm: what serves if the verdict is followed. on_load_alone: what the load says without the other stages."""
+    """arm: what serves if the verdict is followed: the baseline too where isolation is to be built first.
+
+    on_load_alone: what the load says, without faults and recovery.
+    """
 
     verdict: Verdict
     arm: str
@@ -70,7 +73,7 @@ def decide(evidence: Evidence, terms: Terms, held: Sequence[Drilled], found: Rec
     is_disturbed = on_load is Verdict.ISOLATE
     return Decision(
         verdict=verdict,
-        arm=arm if verdict is Verdict.RETUNE else evidence.baseline,
+        arm=arm if verdict in (Verdict.RETUNE, Verdict.ISOLATE) else evidence.baseline,
         on_load_alone=on_load,
         on_load_alone_arm=arm,
         standings=standings,
@@ -92,28 +95,59 @@ def _on_load(evidence: Evidence, standings: Sequence[ArmStanding], terms: Terms)
     baseline, candidates = standings[0], standings[1:]
     findings = [_stands(each, terms) for each in standings]
     findings += [lost for each in candidates if (lost := _loses(evidence, baseline, each)) is not None]
+    if baseline.standing is Standing.UNKNOWN:
+        return Verdict.MISSING, baseline.arm, findings
     holding = [each for each in candidates if each.standing is Standing.HOLDS]
     if baseline.standing is Standing.HOLDS:
         findings += [_saves(each, each.saving, terms) for each in holding if each.saving is not None]
-        holding = [each for each in holding if _is_cheaper(each, evidence, terms)]
-    if baseline.standing is Standing.UNKNOWN:
-        return Verdict.MISSING, baseline.arm, findings
+        holding = [each for each in holding if _is_cheaper(each, evidence, terms) and each.arm not in terms.isolating]
     paid = {each.arm: pays for each in holding if (pays := _pays(evidence, each)) is not None}
     findings += paid.values()
-    chosen = _cheapest([each for each in holding if each.arm not in paid], terms)
+    chosen = _chosen([each for each in holding if each.arm not in paid], terms)
     if chosen is not None:
-        return Verdict.RETUNE, chosen.arm, findings
+        return Verdict.ISOLATE if chosen.arm in terms.isolating else Verdict.RETUNE, chosen.arm, findings
     if baseline.standing is Standing.HOLDS:
         return Verdict.KEEP, baseline.arm, findings
+    found = _why_none_holds(evidence, standings, terms)
+    is_shown = not paid and disturb(found) is Standing.HOLDS
+    verdict = Verdict.ISOLATE if is_shown else Verdict.MISSING
+    return verdict, baseline.arm, [*findings, *found]
+
+
+def _chosen(holding: Sequence[ArmStanding], terms: Terms) -> ArmStanding | None:
+    """On a shared engine, where any such arm holds."""
+    shared = _cheapest([each for each in holding if each.arm not in terms.isolating], terms)
+    return _cheapest(holding, terms) if shared is None else shared
+
+
+def _why_none_holds(evidence: Evidence, standings: Sequence[ArmStanding], terms: Terms) -> list[Finding]:
+    """Empty where an arm may still hold: it was measured too little."""
+    candidates = standings[1:]
     if not candidates:
         says = "nothing but the baseline was measured"
-        findings.append(_accepted("candidates", Standing.UNKNOWN, says, None, (), *todo.more_arms(evidence)))
-        return Verdict.MISSING, baseline.arm, findings
-    if paid or any(each.standing is Standing.UNKNOWN for each in candidates):
-        return Verdict.MISSING, baseline.arm, findings
-    found = interference(evidence, standings, terms)
-    findings += found
-    return (Verdict.ISOLATE if disturb(found) is Standing.HOLDS else Verdict.MISSING), baseline.arm, findings
+        return [_accepted("candidates", Standing.UNKNOWN, says, None, (), *todo.more_arms(evidence))]
+    if any(each.standing is not Standing.FAILS for each in candidates):
+        return []
+    apart = [each.arm for each in candidates if each.arm in terms.isolating]
+    if apart:
+        says = "engines of their own were measured for each class, and do not do either"
+        return [_accepted("isolation", Standing.FAILS, says, ", ".join(apart), _ids(evidence, apart[0]))]
+    return [*_narrow(candidates), *interference(evidence, standings, terms)]
+
+
+def _narrow(candidates: Sequence[ArmStanding]) -> list[Finding]:
+    """Engines apart are dear: an arm that fails by a hair may yet hold, and is measured more first."""
+    found = []
+    for each in candidates:
+        failing = [check for check in each.checks if check.standing is Standing.FAILS]
+        if any(check.clearly_fails for check in failing):
+            continue
+        lowest = min(failing, key=lambda check: check.share)
+        says = f"{lowest.class_name}: {lowest.rule.name} {lowest.share:.1%} of {lowest.requests}: it may be chance"
+        wanted = Anew(runs=2 * len(lowest.runs))
+        narrow = _accepted("clearly late", Standing.UNKNOWN, says, each.arm, lowest.runs)
+        found.append(replace(narrow, anew=wanted))
+    return found
 
 
 def _stands(each: ArmStanding, terms: Terms) -> Finding:

@@ -38,7 +38,14 @@ def describe(evidence: Evidence, decision: Decision, answers: Sequence[Answer]) 
 
 
 def headline(decision: Decision) -> str:
-    return f"{decision.verdict} to {decision.arm}" if decision.verdict is Verdict.RETUNE else str(decision.verdict)
+    if decision.verdict is Verdict.RETUNE:
+        return f"{decision.verdict} to {decision.arm}"
+    measured = decision.standing(decision.arm).standing is Standing.HOLDS
+    return (
+        f"{decision.verdict}: {decision.arm}"
+        if decision.verdict is Verdict.ISOLATE and measured
+        else str(decision.verdict)
+    )
 
 
 def to_json(evidence: Evidence, decision: Decision, answers: Sequence[Answer], terms: dict[str, Any]) -> dict[str, Any]:
@@ -64,7 +71,8 @@ def _said(evidence: Evidence, decision: Decision) -> str:
     lines += [f"left out: {', '.join(evidence.without)}"] if evidence.without else []
     lines.append(f"agreed load: {'; '.join(f'{load.label}, {load.mix}' for load in evidence.agreed)}")
     if decision.verdict is not decision.on_load_alone:
-        arm = f" to {decision.on_load_alone_arm}" if decision.on_load_alone is Verdict.RETUNE else ""
+        named = decision.on_load_alone in (Verdict.RETUNE, Verdict.ISOLATE)
+        arm = f", {decision.on_load_alone_arm}" if named else ""
         lines.append(f"the measured load alone says: {decision.on_load_alone}{arm}")
     why = decision.why()
     lines += [f"{each.standing}: {_one(each)}" for each in why[:_WHY_SHOWN]]

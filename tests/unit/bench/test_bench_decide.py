@@ -413,6 +413,19 @@ def test_classes_that_disturb_each_other_are_isolated(split: Path, apart: list[P
     ]
 
 
+def test_an_arm_that_fails_by_a_hair_is_measured_more_before_engines_are_set_apart(
+    apart: list[Path], tmp_path: Path
+) -> None:
+    def answer(planned: Planned) -> RequestRecord:
+        share = 4 if planned.cell.arm.name == "first" else 16
+        return late_for("first", "second", share=share)(planned)
+
+    folder = a_comparison(tmp_path, a_scenario(num_prompts=180), answer)
+    evidence, decision = decided(folder, *apart)
+    assert decision.verdict is Verdict.MISSING and "it may be chance" in says(decision, "clearly late")
+    assert any("seeds: [4, 5, 6]" in each for each in commands(evidence, decision))
+
+
 def test_a_class_that_is_late_by_itself_is_not_helped_by_isolation(
     split: Path, apart: list[Path], tmp_path: Path
 ) -> None:
@@ -443,6 +456,35 @@ def test_who_met_no_other_class_shows_the_interference_too(tmp_path: Path) -> No
     _, decision = decided(folder)
     assert decision.verdict is Verdict.ISOLATE
     assert says(decision, "late in company alone").startswith("100% of ")
+
+
+def test_who_is_quick_on_an_empty_engine_alone_shows_no_interference(tmp_path: Path) -> None:
+    """Shorts are late whenever others of their own are there, longs or not."""
+    scenario = a_scenario(mixes=["90/10"], rates_per_s=[2.0], num_prompts=400)
+    came: dict[str, list[float]] = {}
+
+    def answer(planned: Planned) -> RequestRecord:
+        before = came.setdefault(planned.cell.cell_id, [])
+        crowded = sum(planned.planned_ms - at < 1500 for at in before) > 2
+        before.append(planned.planned_ms)
+        if planned.class_name == "long":
+            return prompt(planned)
+        return completed(planned, ttft_ms=900.0 if crowded else 100.0, decode_ms=1400.0)
+
+    _, decision = decided(a_comparison(tmp_path, scenario, answer))
+    assert decision.verdict is Verdict.MISSING and decision.standing("first").standing is Standing.FAILS
+
+
+@pytest.mark.parametrize(("answer", "verdict"), [(prompt, Verdict.ISOLATE), (late, Verdict.MISSING)])
+def test_an_arm_with_engines_apart_is_isolation_itself(tmp_path: Path, answer: Answer, verdict: Verdict) -> None:
+    arms = [{"name": name, "base_url": "http://127.0.0.1:1"} for name in ("first", "second", "isolated")]
+    apart = lambda each: answer(each) if each.cell.arm.name == "isolated" else late_for("first", "second")(each)  # noqa: E731
+    folder = a_comparison(tmp_path, a_scenario(arms=arms, **BUSY), apart)
+    _, decision = decided(folder, alone(tmp_path, "short", prompt), alone(tmp_path, "long", prompt))
+    assert decision.verdict is verdict
+    assert decision.arm == ("isolated" if verdict is Verdict.ISOLATE else "first")
+    _, decision = decided(a_comparison(tmp_path, a_scenario(arms=arms, **BUSY), late_for("first")))
+    assert (decision.on_load_alone, decision.on_load_alone_arm) == (Verdict.RETUNE, "second")
 
 
 def test_with_the_baseline_alone_no_verdict_but_keep_can_stand(tmp_path: Path) -> None:
