@@ -91,7 +91,7 @@ def judged(
 
 
 class _Seen:
-    """The requests by what the switch made of them. old: planned before it, not ended by it; new: sent once in force."""
+    """The requests by what the switch made of them. old: planned before it, not ended by it; new: sent in force."""
 
     def __init__(
         self,
