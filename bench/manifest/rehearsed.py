@@ -91,7 +91,7 @@ def judged(
 
 
 class _Seen:
-    """The requests by what the switch made of them. old: planned before it was asked for; new: sent once in force."""
+    """The requests by what the switch made of them. old: planned before it, not ended by it; new: sent in force."""
 
     def __init__(
         self,
@@ -116,15 +116,16 @@ class _Seen:
             if self._is_at_candidate(each) and at_ms < in_force_ms and (each.ended_ms or math.inf) > in_force_ms
         ]
         self.ended = [each for each in self.open_then if each.reason in _ENDED]
+        self._before = [each for each in records if each.planned_ms < switch.asked_ms]
         # What the way back ended says nothing of the candidate.
-        self.old = [each for each in records if each.planned_ms < switch.asked_ms and each not in self.ended]
+        self.old = [each for each in self._before if each not in self.ended]
         self.lost = [each for each in records if _is_lost(each) and each not in self.ended]
 
     def failures(self) -> Iterator[str]:
         """Why it did not hold, as far as the requests say."""
         if self._switch.in_force_ms is None:
             return
-        if not any(self._is_at_candidate(each) for each in self.old):
+        if not any(self._is_at_candidate(each) for each in self._before):
             yield "no request went to the candidate before the switch: nothing was rehearsed"
         if self.first_back_ms is None:
             yield "no new request went to the baseline"

@@ -67,7 +67,8 @@ def wait_until_up(place: Place, pool: str, engines: list[str], s_max: float = UP
     while True:
         found = ops.pools(place).get(pool, {}).get("engines", {})
         down = [name for name in engines if not found.get(name, {}).get("up")]
-        if not down or time.monotonic() >= give_up_at:
+        # One that the configuration does not name will not come.
+        if not down or not found.keys() >= set(down) or time.monotonic() >= give_up_at:
             return down
         time.sleep(POLL_S)
 

@@ -97,6 +97,11 @@ def test_a_stream_at_the_candidate_that_ended_without_the_gateways_words_is_lost
     assert (came_to.held, came_to.figures["streams"]["ended_at_deadline"]) == (False, 1)
 
 
+def test_streams_that_were_all_ended_at_the_deadline_were_at_the_candidate_all_the_same() -> None:
+    came_to = of(without=[BEFORE, FINISHED])
+    assert came_to.held, came_to.failures
+
+
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
