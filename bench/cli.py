@@ -6,7 +6,20 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from bench.commands import calibrate, capacity, compare, faults, ladder, policies, report, run, simulate, trace
+from bench.commands import (
+    calibrate,
+    capacity,
+    compare,
+    decide,
+    faults,
+    ladder,
+    manifest,
+    policies,
+    report,
+    run,
+    simulate,
+    trace,
+)
 from bench.commands.exits import Exit
 from bench.errors import TargetUnreachableError, UsageError
 
@@ -24,8 +37,10 @@ _COMMANDS = {
     "policies": policies,
     "ladder": ladder,
     "faults": faults,
+    "manifest": manifest,
     "simulate": simulate,
     "report": report,
+    "decide": decide,
 }
 
 

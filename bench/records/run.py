@@ -47,8 +47,8 @@ class RunConfig:
     metadata: Mapping[str, str]
     client_processes: int
 
-    def to_json(self, *, engine_version: str | None, effective_args: Mapping[str, str]) -> dict[str, Any]:
-        """`engine_version` and `effective_args` are what the engine said at the start, where it was asked."""
+    def to_json(self, identity: Mapping[str, Any]) -> dict[str, Any]:
+        """identity: what the run was of, as far as that is known."""
         said: dict[str, Any] = {
             "schema_version": SCHEMA_VERSION,
             "run_id": self.run_id,
@@ -81,8 +81,4 @@ class RunConfig:
         }
         if self.engine_cost_per_hour is not None:
             said["engine_cost_per_hour"] = self.engine_cost_per_hour
-        if engine_version is not None:
-            said["engine_version"] = engine_version
-        if effective_args:
-            said["effective_args"] = dict(effective_args)
-        return said
+        return said | dict(identity)
