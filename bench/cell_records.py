@@ -51,7 +51,8 @@ def write_down(plan: CellPlan, run_id: str, folder: RunFolder, seen: Seen, *, in
 def _judged(
     plan: CellPlan, seen: Seen, measured: Measurements, engines: Mapping[str, Any], *, interrupted: bool
 ) -> Verdict:
-    reasons = [f"the engine at {url} was not idle at the start" for url in seen.busy_engines]
+    reasons = [*seen.unsent_because]
+    reasons += [f"the engine at {url} was not idle at the start" for url in seen.busy_engines]
     reasons += [*seen.client_faults, *around.faults(seen.engines, seen.samples, seen.sampled_until_ms)]
     if seen.target_gone:
         reasons.append(f"the target went away during the run: nothing answers at {plan.target.base_url} any more")
@@ -91,4 +92,5 @@ def _config(plan: CellPlan, run_id: str, processes: int) -> RunConfig:
         engine_cost_per_hour=plan.engine_cost_per_hour,
         metadata=plan.metadata,
         client_processes=processes,
+        engine_start=plan.engine_start,
     )

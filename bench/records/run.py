@@ -22,7 +22,10 @@ def new_run_id() -> str:
 
 @dataclass(frozen=True, slots=True)
 class RunConfig:
-    """What run.json says. Facts that the bench cannot see are absent; `metadata` is where the user states them."""
+    """What run.json says. Facts that the bench cannot see are absent; `metadata` is where the user states them.
+
+    engine_start: of an engine that the bench started for it.
+    """
 
     run_id: str
     cell_id: str
@@ -46,6 +49,7 @@ class RunConfig:
     engine_cost_per_hour: float | None
     metadata: Mapping[str, str]
     client_processes: int
+    engine_start: Mapping[str, Any]
 
     def to_json(self, *, engine_version: str | None, effective_args: Mapping[str, str]) -> dict[str, Any]:
         """`engine_version` and `effective_args` are what the engine said at the start, where it was asked."""
@@ -85,4 +89,6 @@ class RunConfig:
             said["engine_version"] = engine_version
         if effective_args:
             said["effective_args"] = dict(effective_args)
+        if self.engine_start:
+            said["engine_start"] = dict(self.engine_start)
         return said

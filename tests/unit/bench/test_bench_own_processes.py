@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 
 from bench.errors import TargetUnreachableError
-from bench.own_processes import HOST, free_ports, listens, running
+from bench.own_processes import HOST, free_ports, heard_by, running
 
 
 def test_who_listens_on_a_port_is_told() -> None:
     (port,) = free_ports(1)
-    assert not listens(os.getpid(), port)
+    assert not heard_by([os.getpid()], port)
     with socket.create_server((HOST, port)):
-        assert listens(os.getpid(), port)
-        assert not listens(os.getppid(), port)
+        assert heard_by([os.getpid()], port)
+        assert not heard_by([os.getppid()], port)
     with socket.create_server((HOST, port)) as server, socket.create_connection(server.getsockname()) as client:
-        assert not listens(os.getpid(), client.getsockname()[1])
+        assert not heard_by([os.getpid()], client.getsockname()[1])
 
 
 def test_another_ones_server_on_the_port_is_not_taken_for_what_was_started(tmp_path: Path) -> None:
