@@ -30,7 +30,8 @@ def write_down(plan: CellPlan, run_id: str, folder: RunFolder, seen: Seen, *, in
     )
     engines = around.to_json(seen.engines, seen.samples, seen.sampled_until_ms)
     verdict = _judged(plan, seen, measured, engines, interrupted=interrupted)
-    version, effective_args = around.version(seen.engines), around.effective_args(seen.engines)
+    version = around.version(seen.engines)
+    effective_args = {**around.effective_args(seen.engines), **plan.engine_start.get("effective", {})}
     run = _config(plan, run_id, seen.processes).to_json(engine_version=version, effective_args=effective_args)
     folder.write_json("run.json", run)
     folder.write_requests(records)
