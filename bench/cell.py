@@ -78,7 +78,8 @@ class Seen:
     """What the load leaves behind, kept outside the event loop so that an interruption does not lose it.
 
     engines: those that are read, by name; samples: of them, until sampled_until_ms at the latest. target_gone: nothing
-    answered there after the load. processes: of the client. client_faults: why what they saw is not all.
+    answered there after the load. policies: hashes of those that the gateway had in force before and after it; None: it
+    did not say. processes: of the client. client_faults: why what they saw is not all.
     speed: of the engines, before and after. unsent_because: why nothing could be sent at all.
     """
 
@@ -86,6 +87,7 @@ class Seen:
     started_at: float = 0.0
     engines: dict[str, Around] = field(default_factory=dict)
     target_gone: bool = False
+    policies: list[str | None] = field(default_factory=list)
     samples: list[dict[str, Any]] = field(default_factory=list)
     sampled_until_ms: float = 0.0
     processes: int = 0

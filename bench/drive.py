@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import aiohttp
 import uvloop
 
 from bench.cell import CellPlan, CellResult, Seen
@@ -20,13 +21,13 @@ from bench.engine.samples import placed
 from bench.engine.sampling import read_lines, sampled
 from bench.engine.session import open_session
 from bench.engine.speed_probe import probe_all
-from bench.engine.watch import engine_version, scrape, wait_until_idle
+from bench.engine.watch import engine_version, model_revision, policy_sha256, scrape, wait_until_idle
 from bench.errors import TargetUnreachableError
 from bench.load.bodies import BodyStyle, prepare
 from bench.load.flight import Flight
 from bench.load.processes import ClientProcesses, processes_for
 from bench.load.tally import Tally
-from bench.load.target import PATHS
+from bench.load.target import PATHS, Target
 from bench.reach import answers, reach
 from bench.records.run import new_run_id
 from bench.records.store import RunFolder
@@ -100,18 +101,34 @@ async def _drive(
         is_timed = plan.speed_probe and bool(target.metrics_urls)
         if is_timed:
             seen.speed["before"] = await probe_all(target.metrics_urls.values(), plan.model, clock)
-        for name, url in target.metrics_urls.items():
-            seen.engines[name] = Around(await scrape(session, url), version=await engine_version(session, url))
+        await _read_before(session, target, seen)
         echo(f"{target.name}: {len(seen.flights)} requests over {plan.windows.span_s:g} s")
         await processes.warm()
         seen.started_at = clock() + LEAD_IN_S
         for flight in seen.flights:
             flight.planned_at = seen.started_at + flight.request.arrival.at_s
         await processes.run(seen.started_at, seen.started_at + plan.windows.cut_s)
-        for name, url in target.metrics_urls.items():
-            seen.engines[name].after = await scrape(session, url)
+        await _read_after(session, target, seen)
         seen.target_gone = not await answers(session, target)
         if is_timed and not seen.target_gone:
             for url in target.metrics_urls.values():
                 await wait_until_idle(session, url, wait_s_max=plan.idle_wait_s_max, clock=clock)
             seen.speed["after"] = await probe_all(target.metrics_urls.values(), plan.model, clock)
+
+
+async def _read_before(session: aiohttp.ClientSession, target: Target, seen: Seen) -> None:
+    for name, url in target.metrics_urls.items():
+        reading, version = await scrape(session, url), await engine_version(session, url)
+        seen.engines[name] = Around(reading, version=version, model_revision=await model_revision(session, url))
+    await _read_policy(session, target, seen)
+
+
+async def _read_after(session: aiohttp.ClientSession, target: Target, seen: Seen) -> None:
+    for name, url in target.metrics_urls.items():
+        seen.engines[name].after = await scrape(session, url)
+    await _read_policy(session, target, seen)
+
+
+async def _read_policy(session: aiohttp.ClientSession, target: Target, seen: Seen) -> None:
+    if target.ops_url is not None:
+        seen.policies.append(await policy_sha256(session, target.ops_url))

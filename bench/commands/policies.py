@@ -94,7 +94,7 @@ def execute(args: argparse.Namespace, command: Sequence[str]) -> int:
         folder = campaign_plan.begun(args.result_dir, f"{scenario.name}-{new_run_id()}", plan)
     gateway = LocalGateway((folder / "gateway").absolute(), callers)
     # The address is this session's: where an interrupted comparison goes on, another port may be free.
-    arms = [arm.model_copy(update={"base_url": gateway.url}) for arm in scenario.arms]
+    arms = [arm.model_copy(update={"base_url": gateway.url, "ops_url": gateway.ops_url}) for arm in scenario.arms]
     made = planned(scenario.model_copy(update={"arms": arms}), where)
 
     def ready(cell: Cell) -> AbstractContextManager[None]:

@@ -19,12 +19,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
-from urllib.parse import urlsplit
 
 from bench.children import child
 from bench.direct import direct
 from bench.engine import gpu
 from bench.engine.gpu import Gpus, NoGpu
+from bench.engine.hardware import is_this_machine
 from bench.engine.metrics import NO_ENGINE_METRICS, Reading, Unreadable, as_one, parse, wanted
 
 PERIOD_S = 1.0
@@ -104,10 +104,7 @@ def _said(reading: Reading | Unreadable) -> dict[str, Any]:
 
 def gpus_behind(metrics_urls: Iterable[str]) -> Gpus | NoGpu:
     """NVML sees this machine alone."""
-    hosts = [urlsplit(url).hostname or "" for url in metrics_urls]
-    if all(host in ("localhost", "::1") or host.startswith("127.") for host in hosts):
-        return gpu.find()
-    return NoGpu("the engine is on another machine")
+    return gpu.find() if is_this_machine(metrics_urls) else NoGpu("the engine is on another machine")
 
 
 def main(metrics_urls: Mapping[str, str], path: Path, parent: int) -> None:

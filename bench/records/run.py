@@ -51,8 +51,8 @@ class RunConfig:
     client_processes: int
     engine_start: Mapping[str, Any]
 
-    def to_json(self, *, engine_version: str | None, effective_args: Mapping[str, str]) -> dict[str, Any]:
-        """`engine_version` and `effective_args` are what the engine said at the start, where it was asked."""
+    def to_json(self, identity: Mapping[str, Any]) -> dict[str, Any]:
+        """identity: what the run was of, as far as that is known."""
         said: dict[str, Any] = {
             "schema_version": SCHEMA_VERSION,
             "run_id": self.run_id,
@@ -85,10 +85,6 @@ class RunConfig:
         }
         if self.engine_cost_per_hour is not None:
             said["engine_cost_per_hour"] = self.engine_cost_per_hour
-        if engine_version is not None:
-            said["engine_version"] = engine_version
-        if effective_args:
-            said["effective_args"] = dict(effective_args)
         if self.engine_start:
             said["engine_start"] = dict(self.engine_start)
-        return said
+        return said | dict(identity)

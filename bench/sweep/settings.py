@@ -107,6 +107,15 @@ class _Words(RootModel[dict[str, Any]]):
 
 
 @dataclass(frozen=True, slots=True)
+class Way:
+    """Where the load goes, the engine or the gateway before it, and as whom: class to the variable with its key."""
+
+    base_url: str
+    credentials: Mapping[str, str]
+    ops_url: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Sweep:
     """settings: the sweep's own keys. load: the scenario's, paths absolute. where: what errors name."""
 
@@ -127,29 +136,28 @@ class Sweep:
         """Whether the rates are to be found on B0 first."""
         return "rates_per_s" not in self.load and "capacity_per_s" not in self.load
 
-    def scenario(
-        self, *, base_url: str, credentials: Mapping[str, str], capacity: Mapping[str, float] | None
-    ) -> Scenario:
+    def scenario(self, way: Way, capacity: Mapping[str, float] | None) -> Scenario:
         """capacity: by mix, as it was found; None: nothing was to be found. Raises UsageError."""
         words: dict[str, Any] = {**_USUAL, **self.load}
         if self.measures_capacity:
             words = {"loads": _USUAL_LOADS, **words, "capacity_per_s": capacity}
         elif "capacity_per_s" in words:
             words = {"loads": _USUAL_LOADS, **words}
-        words["arms"] = [self._arm(name, base_url, credentials).model_dump() for name in self.cells]
+        words["arms"] = [self._arm(name, way).model_dump() for name in self.cells]
         return checked(words, self.where)
 
     def mixes(self) -> list[str]:
         return list(self.load.get("mixes", _USUAL["mixes"]))
 
-    def _arm(self, name: str, base_url: str, credentials: Mapping[str, str]) -> Arm:
+    def _arm(self, name: str, way: Way) -> Arm:
         flags = self.cells[name]
         said = ", ".join(f"{flag} {value}" for flag, value in flags.items())
         chunk = flags.get("long_prefill_token_threshold") or flags.get("max_num_batched_tokens")
         return Arm(
             name=name,
-            base_url=base_url,
-            credentials=dict(credentials),
+            base_url=way.base_url,
+            ops_url=way.ops_url,
+            credentials=dict(way.credentials),
             engine_metrics_url=self.settings.engine.base_url,
             again=bool(flags) and self.command_of(name) == self.settings.engine.command,
             about=said or "the baseline's command as it is",
