@@ -109,8 +109,10 @@ class Campaign:
                 result = run_cell(plan, self.folder, progress.say, progress.watch)
         except UnmeasurableError as error:
             result = unmeasured(replace(plan, engine_start=error.engine_start), self.folder, error.reasons)
+            progress.say(f"INVALID: {error}\n")
+        else:
+            progress.say(describe(result.measured, result.verdict) + "\n")
         progress.took(time.monotonic() - began)
-        progress.say(describe(result.measured, result.verdict) + "\n")
         return CellRun(
             cell,
             result.run_id,

@@ -30,7 +30,9 @@ def write_down(plan: CellPlan, run_id: str, folder: RunFolder, seen: Seen, *, in
         lag_tolerance_ms=plan.lag_tolerance_ms,
     )
     engines = around.to_json(seen.engines, seen.samples, seen.sampled_until_ms)
-    verdict = _judged(plan, seen, measured, engines, interrupted=interrupted)
+    verdict = Verdict(tuple(seen.unsent_because), ())
+    if verdict.valid:
+        verdict = _judged(plan, seen, measured, engines, interrupted=interrupted)
     run = _config(plan, run_id, seen.processes).to_json(cell_identity.identity(plan, seen))
     folder.write_json("run.json", run)
     folder.write_requests(records)
@@ -51,8 +53,7 @@ def write_down(plan: CellPlan, run_id: str, folder: RunFolder, seen: Seen, *, in
 def _judged(
     plan: CellPlan, seen: Seen, measured: Measurements, engines: Mapping[str, Any], *, interrupted: bool
 ) -> Verdict:
-    reasons = [*seen.unsent_because]
-    reasons += [f"the engine at {url} was not idle at the start" for url in seen.busy_engines]
+    reasons = [f"the engine at {url} was not idle at the start" for url in seen.busy_engines]
     reasons += [*seen.client_faults, *around.faults(seen.engines, seen.samples, seen.sampled_until_ms)]
     if len(cell_identity.policies(seen)) > 1:
         reasons.append("the gateway's policy was replaced during the run")

@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from bench.commands import calibrate, capacity, compare, faults, ladder, policies, report, run, simulate, trace
+from bench.commands import calibrate, capacity, compare, faults, ladder, policies, report, run, simulate, sweep, trace
 from bench.commands.exits import Exit
 from bench.errors import TargetUnreachableError, UsageError
 
@@ -23,6 +23,7 @@ _COMMANDS = {
     "trace": trace,
     "policies": policies,
     "ladder": ladder,
+    "sweep": sweep,
     "faults": faults,
     "simulate": simulate,
     "report": report,

@@ -6,6 +6,7 @@ Owns the process, its log and the questions that it is asked. Ends its own proce
 from __future__ import annotations
 
 import asyncio
+import http.client
 import json
 import os
 import socket
@@ -56,12 +57,14 @@ class Started:
     version: str | None
     ready_s: float
     warm_up: Mapping[str, Any]
+    _ready_url: str
     _log: Path
     _log_from: int
 
     @property
-    def lives(self) -> bool:
-        return lives(self.process)
+    def serves(self) -> bool:
+        """Whether it is still there: an engine that dies stops answering before its process has ended."""
+        return lives(self.process) and _is_ready(self._ready_url)
 
     def last_words(self) -> str:
         return _tail(_read(self._log, self._log_from))
@@ -89,12 +92,13 @@ def started(engine: EngineCommand, command: Sequence[str], log: Path, model: str
         heard, version, started_at = _heard(engine, model, key, _read(said_in, from_byte))
         if started_at is not None and started_at < began_at - CLOCK_S_TOLERATED:
             raise UnfitError(f"what answers at {engine.base_url} was started before the engine: it is another one")
-        yield Started(process, heard, version, ready_s, _warmed(engine, model, key), said_in, from_byte)
+        warm_up = _warmed(engine, model, key)
+        yield Started(process, heard, version, ready_s, warm_up, _ready_url(engine), said_in, from_byte)
 
 
 def refuse_taken(engine: EngineCommand) -> None:
     """Raise UsageError where something answers already: it would be measured in the engine's place."""
-    for url in dict.fromkeys((engine.base_url, engine.ready_url or engine.base_url)):
+    for url in dict.fromkeys((engine.base_url, _ready_url(engine))):
         parts = urlsplit(url)
         address = (parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80))
         try:
@@ -111,15 +115,24 @@ def _wait_until_ready(engine: EngineCommand, process: subprocess.Popen[bytes], l
             ended = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
             code = "" if ended is None else f" with code {ended.si_status}"
             raise StartError(f"the engine ended{code} at its start{_tail(_read(log, from_byte))}")
-        try:
-            with direct.open(engine.ready_url or engine.base_url, timeout=ASK_S_MAX):
-                return
-        except (urllib.error.URLError, OSError):
-            pass
+        if _is_ready(_ready_url(engine)):
+            return
         if time.monotonic() > give_up_at:
             waited = f"the engine was not ready within {engine.ready_s_max:g} s"
             raise StartError(f"{waited}{_tail(_read(log, from_byte))}")
         time.sleep(POLL_S)
+
+
+def _ready_url(engine: EngineCommand) -> str:
+    return engine.ready_url or f"{engine.base_url}/health"
+
+
+def _is_ready(url: str) -> bool:
+    try:
+        with direct.open(url, timeout=ASK_S_MAX):
+            return True
+    except (urllib.error.URLError, http.client.HTTPException, OSError):
+        return False
 
 
 def _refuse_another(engine: EngineCommand, process: subprocess.Popen[bytes]) -> None:

@@ -28,6 +28,8 @@ _ARGS = re.compile(r"non-default args: (\{.*\})\s*$", re.MULTILINE)
 _CONFIG = re.compile(r"Initializing a V1 LLM engine .*? with config: (.*)$", re.MULTILINE)
 _CHUNKED = re.compile(r"Chunked prefill is enabled with max_num_batched_tokens=(\d+)")
 _RANGES = re.compile(r"'compile_ranges_endpoints': \[[\d, ]*?(\d+)\]")
+_SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>[kKmMgGtT])")  # 8k is 8000 and 8K 8192, as vLLM reads them
+_ANY = ("auto", -1)  # asked for like this, the engine chooses
 _OTHER_NAMES = {"scheduling_policy": "policy"}
 
 
@@ -101,13 +103,18 @@ def _asked_at_the_start(name: str, log: str, printed: Help) -> tuple[Value, str]
     lines = _ARGS.findall(log)
     if not lines:
         return None
-    if one := re.search(rf"'{name}': (?:'([^']*)'|([^,}}]+))", lines[-1]):
-        return literal(one.group(1) or one.group(2)), "log: non-default args"
+    if one := re.search(rf"'{name}': (?:'([^']*)'|\['([^']*)'\]|([^,}}]+))", lines[-1]):
+        return literal(next(text for text in one.groups() if text is not None)), "log: non-default args"
     default = printed.default(name)
     return None if default is None else (default, "the help's default: not among the log's non-default args")
 
 
 def _same(found: Value, asked: Value) -> bool:
+    if asked in _ANY:
+        return True
+    if isinstance(asked, str) and (size := _SIZE.fullmatch(asked)):
+        unit = 1000 if size["unit"].islower() else 1024
+        asked = int(float(size["number"]) * unit ** (1 + "kmgt".index(size["unit"].lower())))
     if isinstance(found, bool) or isinstance(asked, bool):
         return found is asked
     if isinstance(found, int | float) and isinstance(asked, int | float):

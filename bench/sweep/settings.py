@@ -183,12 +183,12 @@ def load(path: Path) -> Sweep:
 def _absolute(settings: Settings, folder: Path, where: str) -> Settings:
     engine, policy = settings.engine, settings.policy
     base_url = clean_url(engine.base_url, f"{where}: engine.base_url")
-    ready_url = engine.ready_url or f"{base_url}/health"
-    clean_url(ready_url, f"{where}: engine.ready_url")
+    if engine.ready_url is not None:
+        clean_url(engine.ready_url, f"{where}: engine.ready_url")
     log_file = None if engine.log_file is None else folder / engine.log_file
     if policy is not None and (policy.endswith((".yaml", ".yml")) or "/" in policy):
         policy = str(folder / policy)
-    changed = engine.model_copy(update={"base_url": base_url, "ready_url": ready_url, "log_file": log_file})
+    changed = engine.model_copy(update={"base_url": base_url, "log_file": log_file})
     return settings.model_copy(update={"engine": changed, "policy": policy})
 
 

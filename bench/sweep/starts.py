@@ -92,9 +92,9 @@ class Starts:
         try:
             yield current.told
         finally:
-            is_gone = not current.engine.lives
+            is_gone = not current.engine.serves
             if is_gone:
-                self._say(f"{cell}: the engine ended{current.engine.last_words()}")
+                self._say(f"{cell}: the engine is gone{current.engine.last_words()}")
             if is_gone or self._commands.engine.restart == "run":
                 self._end()
 
