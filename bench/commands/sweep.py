@@ -124,8 +124,10 @@ class _Work:
                     retry_invalid=retry_invalid,
                     more=lambda runs: {"sweep": self._account(made, runs)},
                 )
-            finally:
+            except KeyboardInterrupt:
                 self._conclude(made)
+                raise
+        self._conclude(made)
         return found.runs
 
     def _commands(self) -> Commands:
@@ -171,15 +173,21 @@ class _Work:
             "engine_starts_failed": sum("failed" in start for start in starts),
             "policy": self.sweep.settings.policy or "none: straight at the engine",
             "engine_help_sha256": self.plan.engine_help_sha256,
-            "cells": {
-                name: {
-                    "command": self.sweep.command_of(name),
-                    "flags": flags,
-                    "unknown": self.plan.unknown.get(name, []),
-                }
-                for name, flags in self.sweep.cells.items()
-            },
+            "cells": {name: self._of_cell(name, starts) for name in self.sweep.cells},
         }
+
+    def _of_cell(self, name: str, starts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """What it is, and what its engines said that they run with; the KV cache is what flags left of the memory."""
+        said = {
+            "command": self.sweep.command_of(name),
+            "flags": self.sweep.cells[name],
+            "unknown": self.plan.unknown.get(name, []),
+        }
+        measured = [start for start in starts if start["cell"] == name and "failed" not in start]
+        if not measured:
+            return said
+        kv_tokens = {start["cache_config"].get("kv_cache_size_tokens") for start in measured} - {None}
+        return {**said, "effective": measured[-1]["effective"], "kv_cache_size_tokens": sorted(map(int, kv_tokens))}
 
     def _conclude(self, made: Planned) -> None:
         """Of whatever has been run, by this session or before; nothing where none has."""

@@ -92,7 +92,7 @@ def started(engine: EngineCommand, command: Sequence[str], log: Path, model: str
         heard, version, started_at = _heard(engine, model, key, _read(said_in, from_byte))
         if started_at is not None and started_at < began_at - CLOCK_S_TOLERATED:
             raise UnfitError(f"what answers at {engine.base_url} was started before the engine: it is another one")
-        warm_up = _warmed(engine, model, key)
+        warm_up = warmed(engine, model, key)
         yield Started(process, heard, version, ready_s, warm_up, _ready_url(engine), said_in, from_byte)
 
 
@@ -185,7 +185,7 @@ def _page(engine: EngineCommand, path: str, key: str | None) -> str:
     return body.decode("utf-8", errors="replace")
 
 
-def _warmed(engine: EngineCommand, model: str, key: str | None) -> Mapping[str, Any]:
+def warmed(engine: EngineCommand, model: str, key: str | None) -> Mapping[str, Any]:
     """Lone requests through all that an engine does the first time it is asked. Raises StartError."""
     keys = {} if key is None else {"lone": key}
     target = Target("engine", engine.base_url, {}, {}, keys=keys)

@@ -18,7 +18,7 @@ from bench.campaign import UnmeasurableError
 from bench.errors import TargetUnreachableError
 from bench.order import Cell
 from bench.records.store import RunFolder
-from bench.sweep.engine import Started, StartError, UnfitError, started
+from bench.sweep.engine import Started, StartError, UnfitError, started, warmed
 from bench.sweep.flags import Help, Value, stated
 from bench.sweep.readback import WATCHED, Effective, differences, effective
 from bench.sweep.settings import EngineCommand
@@ -99,12 +99,21 @@ class Starts:
                 self._end()
 
     def _of(self, cell: str, repeat: int) -> _Current:
-        if self._current is not None and self._current.shared_by == (cell, repeat):
+        if self._current is not None and self._current.shared_by == (cell, repeat) and self._answers(cell):
             return self._current
         self._end()
         self._refuse(cell)
         self._current = self._started(cell, repeat)
         return self._current
+
+    def _answers(self, cell: str) -> bool:
+        """Whether the engine of the last run still computes: one that hangs says at /health that it is well."""
+        try:
+            warmed(self._commands.engine, self._commands.model, self._commands.key)
+        except StartError as error:
+            self._say(f"{cell}: {error}: the next run has a fresh one")
+            return False
+        return True
 
     def _refuse(self, cell: str) -> None:
         unknown = self._commands.unknown.get(cell, ())
