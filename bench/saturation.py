@@ -10,7 +10,6 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import uvloop
 
@@ -18,7 +17,6 @@ from bench.analysis.capacity import Capacity, estimate
 from bench.corpus import prompts
 from bench.corpus.tokenizer import PromptForm, ServedTokenizer
 from bench.engine.session import open_session
-from bench.engine.speed_probe import probe_all
 from bench.errors import TargetUnreachableError
 from bench.load.bodies import BodyStyle
 from bench.load.client import StreamingClient
@@ -37,10 +35,7 @@ CLOSED_DRAIN_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Saturation:
-    """num_prompts: different ones that are made; they are sent over and over, each time with a cache salt of its own.
-
-    speed_probe: the target's engines are timed alone before and after.
-    """
+    """num_prompts: different ones that are made; they are sent over and over, each time with a cache salt of its own."""
 
     target: Target
     model: str
@@ -53,7 +48,6 @@ class Saturation:
     duration_s: float
     num_prompts: int
     cache_salted: bool
-    speed_probe: bool
 
 
 def carried(
@@ -72,8 +66,7 @@ def carried(
     run_id = folder.path.name
     style = BodyStyle(what.form, what.model, run_id if what.cache_salted else None)
     requests = endless_flights(loads, corpus, style=style, target=what.target, run_id=run_id)
-    speed: dict[str, Any] = {}
-    records = _measured(what, requests, folder, speed=speed, echo=echo)
+    records = _measured(what, requests, folder, echo)
     found = estimate(records, from_ms=what.warmup_s * 1000, to_ms=(what.warmup_s + what.duration_s) * 1000)
     said = {
         "run_id": run_id,
@@ -86,8 +79,6 @@ def carried(
         "tokenizer_sha256": what.served.sha256,
         "metadata": dict(metadata),
     }
-    if speed:
-        said["engine_speed"] = speed
     folder.write_json(FILE, said | {"capacity": found.to_json()})
     return found
 
@@ -96,8 +87,6 @@ def _measured(
     what: Saturation,
     requests: Iterator[Flight],
     folder: RunFolder,
-    *,
-    speed: dict[str, Any],
     echo: Callable[[str], None],
 ) -> list[RequestRecord]:
     """Of all that was sent, written down whatever happened."""
@@ -105,7 +94,7 @@ def _measured(
     with ToldToEnd() as told:
         try:
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                runner.run(told.cancels(_saturate(what, requests, sent, speed=speed, echo=echo)))
+                runner.run(told.cancels(_saturate(what, requests, sent, echo)))
         except TargetUnreachableError:
             folder.discard()
             raise
@@ -122,16 +111,11 @@ async def _saturate(
     what: Saturation,
     requests: Iterator[Flight],
     sent: list[Flight],
-    *,
-    speed: dict[str, Any],
     echo: Callable[[str], None],
 ) -> None:
     clock = time.perf_counter
     async with open_session() as session:
         await reach(session, what.target)
-    engines = what.target.metrics_urls.values() if what.speed_probe else ()
-    if engines:
-        speed["before"] = await probe_all(engines, what.model, clock)
     async with StreamingClient(what.target.base_url, PATHS[what.form], clock) as client:
         await client.warm(what.concurrency)
         echo(f"{what.concurrency} requests in flight for {what.warmup_s + what.duration_s:g} s")
@@ -145,5 +129,3 @@ async def _saturate(
             cut_at=stop_at + CLOSED_DRAIN_S,
             clock=clock,
         )
-    if engines:
-        speed["after"] = await probe_all(engines, what.model, clock)

@@ -58,7 +58,6 @@ def execute(args: argparse.Namespace, command: Sequence[str]) -> int:
         duration_s=args.duration,
         num_prompts=args.num_prompts,
         cache_salted=not args.no_cache_salt,
-        speed_probe=bool(target.metrics_urls),
     )
     folder = RunFolder(args.result_dir, new_run_id())
     found = carried(what, folder, command=command, metadata=metadata, echo=say)

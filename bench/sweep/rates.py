@@ -67,7 +67,6 @@ def _carried(sweep: Sweep, mix: str, folder: RunFolder, *, key: str | None, comm
         duration_s=sent.duration_s,
         num_prompts=sent.num_prompts,
         cache_salted=scenario.cache_salt,
-        speed_probe=False,
     )
     per_s = carried(what, folder, command=command, metadata=scenario.metadata, echo=say).requests_per_s
     if not per_s:
