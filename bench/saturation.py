@@ -35,7 +35,7 @@ CLOSED_DRAIN_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Saturation:
-    """num_prompts: different ones that are made; each is sent over and over, with a cache salt of its own every time."""
+    """num_prompts: different ones that are made; each is sent over and over, every time with another cache salt."""
 
     target: Target
     model: str
