@@ -6,7 +6,6 @@ import argparse
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from bench.load.target import ANY_CLASS, resolve_keys
 from bench.local_gateway import Callers, LocalGateway, base_of_engine, fresh_callers
 from bench.order import Cell
 from bench.plans import classes_of
-from bench.records import stored
+from bench.records import comparison, stored
 from bench.records.run import new_run_id
 from bench.records.store import RunFolder
 from bench.report import material, scorecard
@@ -32,7 +31,7 @@ from bench.sweep.choice import choose
 from bench.sweep.flags import Help, Value, help_commands, printed_help
 from bench.sweep.plan import SweepPlan
 from bench.sweep.settings import Sweep, Way
-from bench.sweep.starts import FOLDER, Commands, Starts, all_of, nothing_before
+from bench.sweep.starts import FOLDER, Before, Commands, Starts, all_of, nothing_before
 
 HELP = "compare settings of an engine that the bench starts itself, with the same arrivals for each"
 EXAMPLE = """examples:
@@ -106,6 +105,7 @@ class _Work:
         gateway = None
         if self.callers is not None:
             gateway = LocalGateway((self.folder / "gateway").absolute(), self.callers)
+            self._try_policy(gateway)
         with Starts(self.folder, self._commands(), before=self._before(gateway), say=say) as starts:
             capacity = None
             if self.sweep.measures_capacity:
@@ -143,23 +143,29 @@ class _Work:
             key=_engine_key(self.sweep),
         )
 
-    def _before(self, gateway: LocalGateway | None) -> Any:
-        policy = self.sweep.settings.policy
-        if gateway is None or policy is None:
+    def _try_policy(self, gateway: LocalGateway) -> None:
+        """A policy that no gateway starts with would void every run, one engine start after another."""
+        with gateway.serving("trial", str(self.sweep.settings.policy), self._base({}), without_engine=True):
+            pass
+
+    def _before(self, gateway: LocalGateway | None) -> Before:
+        if gateway is None:
             return nothing_before
-        engine = self.sweep.settings.engine
-        served = str(self.sweep.load["model"]), Path(self.sweep.load["tokenizer"])
+        policy = str(self.sweep.settings.policy)
+        return lambda cell, effective: gateway.serving(cell, policy, self._base(effective))
 
-        def before(cell: str, effective: Mapping[str, Value]) -> AbstractContextManager[None]:
-            options: dict[str, Any] = {"scheduling": effective.get("scheduling_policy", "probe"), "limits": {}}
-            for name in ("max_num_batched_tokens", "long_prefill_token_threshold", "max_num_seqs"):
-                if name in effective:
-                    options["limits"][name] = effective[name]
-            if engine.api_key_env is not None:
-                options["api_key_env"] = engine.api_key_env
-            return gateway.serving(cell, policy, base_of_engine(engine.base_url, *served, options))
-
-        return before
+    def _base(self, effective: Mapping[str, Value]) -> dict[str, Any]:
+        """A gateway's configuration: the engine as it says that it is."""
+        engine, load = self.sweep.settings.engine, self.sweep.load
+        limits = ("max_num_batched_tokens", "long_prefill_token_threshold", "max_num_seqs")
+        options = {
+            "calibration": "off",  # prefills of the gateway's own would come beside the load
+            "scheduling": effective.get("scheduling_policy", "probe"),
+            "limits": {name: effective[name] for name in limits if name in effective},
+        }
+        if engine.api_key_env is not None:
+            options["api_key_env"] = engine.api_key_env
+        return base_of_engine(engine.base_url, str(load["model"]), Path(load["tokenizer"]), options)
 
     def _account(self, made: Planned, runs: Sequence[CellRun]) -> dict[str, Any]:
         """What was planned and what became of it: planned is not executed."""
@@ -191,7 +197,9 @@ class _Work:
 
     def _conclude(self, made: Planned) -> None:
         """Of whatever has been run, by this session or before; nothing where none has."""
-        kept = stored.read_json(self.folder / "comparison.json")
+        if not (self.folder / comparison.FILE).is_file():
+            return
+        kept = stored.read_json(self.folder / comparison.FILE)
         if not kept["order"]:
             return
         found = material.read(self.folder)

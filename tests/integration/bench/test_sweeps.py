@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from bench_stage import Folder, bench, started
 
 from bench.cli import main
@@ -130,17 +131,18 @@ def test_cells_are_measured_on_engines_that_run_as_asked_and_all_others_are_inva
 
 @pytest.mark.timeout(240)
 async def test_a_sweep_that_is_interrupted_and_killed_leaves_no_engine_and_goes_on(tmp_path: Path) -> None:
-    file, port = written(tmp_path, rates_per_s=[20], grid={"max_num_seqs": [16]})
+    file, port = written(tmp_path, rates_per_s=[20], grid={"max_num_seqs": [16]}, policy="passthrough")
     results = tmp_path / "runs"
     words = ["sweep", file, "--result-dir", str(results)]
-    for when, how in ((("starting the engine",), signal.SIGINT), (("[2/2]", "ready after"), signal.SIGKILL)):
+    for when, how in ((("starting the engine",), signal.SIGINT), (("[2/2]", "seqs16: 8 requests"), signal.SIGKILL)):
         process = await started(*words)
         await told(process, *when)
         process.send_signal(how)
         _, err = await process.communicate()
         assert process.returncode in (1, 4, -how), err.decode()
         async with asyncio.timeout(60):
-            await gone(port)
+            for each in (port, *ports_of(Folder(results).path / "gateway")):
+                await gone(each)
         words = ["sweep", "--resume", str(Folder(results).path)]
     code, out, err = await bench(*words)
     assert code == 0, out + err
@@ -149,6 +151,13 @@ async def test_a_sweep_that_is_interrupted_and_killed_leaves_no_engine_and_goes_
     account = kept.comparison["sweep"]
     assert (account["planned_runs"], account["executed_runs"], account["valid_runs"]) == (2, 2, 2)
     assert {cell["arm"] for cell in kept.comparison["order"]} == {"B0", "seqs16"}
+    assert all("policy_sha256" in run for run in files_of(kept.path, "run.json").values())
+
+
+def ports_of(gateways: Path) -> set[int]:
+    """Of all gateways that were configured there."""
+    configured = [yaml.safe_load(path.read_text()) for path in gateways.glob("*.yaml") if path.name != "keys.yaml"]
+    return {said[section]["port"] for said in configured for section in ("listen", "ops")}
 
 
 async def told(process: asyncio.subprocess.Process, *parts: str) -> None:
@@ -165,12 +174,12 @@ async def gone(port: int) -> None:
 
 
 @pytest.mark.timeout(240)
-def test_an_engine_that_dies_behind_a_gateway_voids_its_run_and_the_next_cell_has_a_fresh_one(
+def test_an_engine_that_dies_in_the_middle_voids_its_run_and_the_next_cell_has_a_fresh_one(
     tmp_path: Path, sweep: Bench
 ) -> None:
     # Eight lone requests warm it up.
     dying = {"fault": "die@12req"}
-    file, _ = written(tmp_path, rates_per_s=[20], cells={"dying": dying}, policy="passthrough", order_seed=3)
+    file, _ = written(tmp_path, rates_per_s=[20], cells={"dying": dying}, order_seed=3)
     code, out, err = sweep(file)
     kept = Folder(tmp_path / "runs")
     verdicts = {cell["arm"]: cell["verdict"] for cell in kept.comparison["order"]}
@@ -178,7 +187,6 @@ def test_an_engine_that_dies_behind_a_gateway_voids_its_run_and_the_next_cell_ha
     assert next(iter(verdicts)) == "dying"
     assert kept.comparison["sweep"]["executed_runs"] == 2
     assert "dying: the engine is gone" in err and "fault: die" in err
-    assert "policy_sha256" in files_of(kept.path, "run.json")["B0 20 requests/s"]
 
 
 def test_where_somebody_answers_already_nothing_is_measured_and_nothing_started(tmp_path: Path, sweep: Bench) -> None:
@@ -188,6 +196,17 @@ def test_where_somebody_answers_already_nothing_is_measured_and_nothing_started(
     assert code == 2 and f"something answers at http://{HOST}:{port} already" in err
     kept = Folder(tmp_path / "runs")
     assert kept.comparison["order"] == [] and not list(kept.path.glob("engine/*.log"))
+
+
+def test_a_policy_that_no_gateway_starts_with_is_known_before_any_engine_is_started(
+    tmp_path: Path, sweep: Bench
+) -> None:
+    file, _ = written(tmp_path, rates_per_s=[20], grid={"max_num_seqs": [16]}, policy="no-such-policy")
+    code, _, err = sweep(file)
+    kept = Folder(tmp_path / "runs")
+    assert code == 1 and "`gateway serve` does not come up" in err
+    assert "no-such-policy" in (kept.path / "gateway/trial.log").read_text()
+    assert not list(kept.path.glob("engine/*.log"))
 
 
 def test_a_dry_run_checks_every_flag_and_starts_nothing(tmp_path: Path, sweep: Bench) -> None:

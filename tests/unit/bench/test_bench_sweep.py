@@ -212,7 +212,8 @@ def test_settings_are_read_where_vllm_tells_them() -> None:
 
 def test_what_is_in_force_goes_before_what_was_asked() -> None:
     asked = ARGS + "{'max_num_batched_tokens': 2048, 'max_num_seqs': 64}"
-    raised = "INFO [scheduler.py:307] Chunked prefill is enabled with max_num_batched_tokens=4096."
+    raised = "INFO [scheduler.py:307] Chunked prefill is enabled with max_num_batched_tokens={}."
+    raised = f"{raised.format(1024)}\n{raised.format(4096)}"
     names = ["max_num_batched_tokens", "max_num_seqs"]
     found = effective(names, heard(asked, raised), HELP)
     assert differences({"max_num_batched_tokens": 2048, "max_num_seqs": 64}, found) == [
