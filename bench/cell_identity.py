@@ -24,10 +24,15 @@ def identity(plan: CellPlan, seen: Seen) -> dict[str, Any]:
     read = {
         "policy_sha256": next(iter(policies(seen)), None),
         "model_revision": around.model_revision(seen.engines),
-        "engine_version": around.version(seen.engines),
-        "effective_args": around.effective_args(seen.engines) or None,
+        "engine_version": around.version(seen.engines) or plan.engine_start.get("engine_version"),
+        "effective_args": _effective_args(plan, seen) or None,
     }
     return said | {name: value for name, value in read.items() if value is not None}
+
+
+def _effective_args(plan: CellPlan, seen: Seen) -> dict[str, Any]:
+    """What the engines say at any time, and what one that was started for the run says beside it."""
+    return {**around.effective_args(seen.engines), **plan.engine_start.get("effective", {})}
 
 
 def policies(seen: Seen) -> set[str]:

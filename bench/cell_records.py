@@ -30,7 +30,9 @@ def write_down(plan: CellPlan, run_id: str, folder: RunFolder, seen: Seen, *, in
         lag_tolerance_ms=plan.lag_tolerance_ms,
     )
     engines = around.to_json(seen.engines, seen.samples, seen.sampled_until_ms)
-    verdict = _judged(plan, seen, measured, engines, interrupted=interrupted)
+    verdict = Verdict(tuple(seen.unsent_because), ())
+    if verdict.valid:
+        verdict = _judged(plan, seen, measured, engines, interrupted=interrupted)
     run = _config(plan, run_id, seen.processes).to_json(cell_identity.identity(plan, seen))
     folder.write_json("run.json", run)
     folder.write_requests(records)
@@ -93,4 +95,5 @@ def _config(plan: CellPlan, run_id: str, processes: int) -> RunConfig:
         engine_cost_per_hour=plan.engine_cost_per_hour,
         metadata=plan.metadata,
         client_processes=processes,
+        engine_start=plan.engine_start,
     )

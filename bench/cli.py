@@ -18,6 +18,7 @@ from bench.commands import (
     report,
     run,
     simulate,
+    sweep,
     trace,
 )
 from bench.commands.exits import Exit
@@ -36,6 +37,7 @@ _COMMANDS = {
     "trace": trace,
     "policies": policies,
     "ladder": ladder,
+    "sweep": sweep,
     "faults": faults,
     "manifest": manifest,
     "simulate": simulate,

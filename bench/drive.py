@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from bench.engine.session import open_session
 from bench.engine.speed_probe import probe_all
 from bench.engine.watch import engine_version, model_revision, policy_sha256, scrape, wait_until_idle
 from bench.errors import TargetUnreachableError
-from bench.load.bodies import BodyStyle, PreparedRequest, prepare
+from bench.load.bodies import BodyStyle, prepare
 from bench.load.flight import Flight
 from bench.load.processes import ClientProcesses, processes_for
 from bench.load.tally import Tally
@@ -55,10 +55,8 @@ def run_cell(
     """
     run_id = new_run_id()
     folder = RunFolder(result_dir, run_id)
-    style = BodyStyle(plan.form, plan.model, run_id if plan.cache_salted else None)
-    requests = prepare(plan.trace, plan.corpus, style=style, target=plan.target, windows=plan.windows, run_id=run_id)
     clock = time.perf_counter
-    seen = Seen([_planned(request) for request in requests])
+    seen = Seen(_flights(plan, run_id))
     tally = Tally(seen.flights, plan.windows.span_s, clock)
     if watched is not None:
         watched(tally)
@@ -81,8 +79,17 @@ def run_cell(
     return result
 
 
-def _planned(request: PreparedRequest) -> Flight:
-    return Flight(request, planned_at=request.arrival.at_s)
+def unmeasured(plan: CellPlan, result_dir: Path, reasons: Sequence[str]) -> CellResult:
+    """The records of a cell whose engine could not be measured: INVALID, and every request unsent."""
+    run_id = new_run_id()
+    folder = RunFolder(result_dir, run_id)
+    return write_down(plan, run_id, folder, Seen(_flights(plan, run_id), unsent_because=reasons), interrupted=False)
+
+
+def _flights(plan: CellPlan, run_id: str) -> list[Flight]:
+    style = BodyStyle(plan.form, plan.model, run_id if plan.cache_salted else None)
+    requests = prepare(plan.trace, plan.corpus, style=style, target=plan.target, windows=plan.windows, run_id=run_id)
+    return [Flight(request, planned_at=request.arrival.at_s) for request in requests]
 
 
 async def _drive(

@@ -22,7 +22,10 @@ def new_run_id() -> str:
 
 @dataclass(frozen=True, slots=True)
 class RunConfig:
-    """What run.json says. Facts that the bench cannot see are absent; `metadata` is where the user states them."""
+    """What run.json says. Facts that the bench cannot see are absent; `metadata` is where the user states them.
+
+    engine_start: of an engine that the bench started for it.
+    """
 
     run_id: str
     cell_id: str
@@ -46,6 +49,7 @@ class RunConfig:
     engine_cost_per_hour: float | None
     metadata: Mapping[str, str]
     client_processes: int
+    engine_start: Mapping[str, Any]
 
     def to_json(self, identity: Mapping[str, Any]) -> dict[str, Any]:
         """identity: what the run was of, as far as that is known."""
@@ -81,4 +85,6 @@ class RunConfig:
         }
         if self.engine_cost_per_hour is not None:
             said["engine_cost_per_hour"] = self.engine_cost_per_hour
+        if self.engine_start:
+            said["engine_start"] = dict(self.engine_start)
         return said | dict(identity)

@@ -156,5 +156,7 @@ def _over_oracle(
 
 
 def _counted(material: Material, result: LoadResult, arm: str) -> list[ReportRun]:
-    """The arm's runs of the traces that count."""
+    """The arm's runs of the traces that count; none where it takes no part."""
+    if arm in result.arms_left_out:
+        return []
     return [run for run in material.runs if (run.load, run.arm) == (result.load, arm) and run.trace in result.traces]
