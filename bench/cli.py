@@ -6,7 +6,19 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from bench.commands import calibrate, capacity, compare, faults, ladder, policies, report, run, simulate, trace
+from bench.commands import (
+    calibrate,
+    capacity,
+    compare,
+    diagnose,
+    faults,
+    ladder,
+    policies,
+    report,
+    run,
+    simulate,
+    trace,
+)
 from bench.commands.exits import Exit
 from bench.errors import TargetUnreachableError, UsageError
 
@@ -26,6 +38,7 @@ _COMMANDS = {
     "faults": faults,
     "simulate": simulate,
     "report": report,
+    "diagnose": diagnose,
 }
 
 

@@ -1,4 +1,4 @@
-"""GPU memory of this machine by NVML, where there is one. Changes nothing there.
+"""GPU memory and use of this machine by NVML, where there is one. Changes nothing there.
 
 nvidia-ml-py (the extra `gpu`) is optional: what cannot be read is absent, with the reason.
 """
@@ -31,6 +31,14 @@ class Gpus:
             return sum(int(self._nvml.nvmlDeviceGetMemoryInfo(each).used) for each in self._handles)
         except self._nvml.NVMLError:
             return None
+
+    def busy_share(self) -> float | None:
+        """Of the driver's last sample period, the share in which the busiest device computed: an engine may use one."""
+        try:
+            used = [int(self._nvml.nvmlDeviceGetUtilizationRates(each).gpu) for each in self._handles]
+        except self._nvml.NVMLError:
+            return None
+        return max(used) / 100
 
 
 def find(load: Callable[[str], Any] = import_module) -> Gpus | NoGpu:
