@@ -17,6 +17,7 @@ from bench.commands import (
     report,
     run,
     simulate,
+    size,
     trace,
 )
 from bench.commands.exits import Exit
@@ -39,6 +40,7 @@ _COMMANDS = {
     "simulate": simulate,
     "report": report,
     "diagnose": diagnose,
+    "size": size,
 }
 
 

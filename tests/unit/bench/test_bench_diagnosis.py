@@ -25,6 +25,7 @@ from bench.diagnosis.diagnosing import diagnose
 from bench.diagnosis.facts import EngineFacts, of_run
 from bench.diagnosis.figures import figures
 from bench.diagnosis.findings import Certainty, GroupDiagnosis
+from bench.diagnosis.moments import moments
 from bench.diagnosis.rules import ABSENT, RULES, Constraint
 from bench.load.pacing import Windows
 from bench.records.request import RequestRecord
@@ -172,6 +173,8 @@ FREE: dict[str, dict[str, Any]] = {
     "what the policy is for": {"rate": 8, "mix": MIXED, "policy": "short-first", **FLAGS},
 }
 PAIR: dict[str, dict[str, Any]] = {
+    "held back": {"rate": 6, "mix": SHORTS, "admission": SLOTS.format(6)},
+    "let through": {"rate": 6, "mix": SHORTS, "policy": "passthrough"},
     "all at once": {"rate": 9, "mix": MIXED, "policy": "passthrough", **FLAGS},
     "the policy under the same load": {"rate": 9, "mix": MIXED, "policy": "short-first", **FLAGS},
 }
@@ -251,13 +254,17 @@ def test_a_client_that_stands_still_is_named_and_not_the_way() -> None:
     assert named(group_of(replace(run, records=late))) == [Constraint.CLIENT]
 
 
-def test_a_long_prompt_between_two_parts_of_it_is_not_on_the_way() -> None:
-    """The gateway holds it then; its time to first token is almost all such waits."""
-    run = played(rate=0.7, mix=(ClassLoad("short", 80, 512, 16), ClassLoad("long", 20, 16000, 16)), policy="sliced")
-    found = figures(run, of_run(run))
-    assert found["prefilling_share"] > 0.05
-    assert found["way_ms"] < 20
-    assert Constraint.API_SERVER not in named(group_of(run))
+@pytest.mark.parametrize(("queue_ms", "on_the_way"), [(0, 0), (None, 1)])
+def test_a_long_prompt_that_a_gateway_may_hold_between_two_parts_is_not_on_the_way(
+    queue_ms: int | None, on_the_way: int
+) -> None:
+    said = {"class_name": "long", "prompt_tokens_planned": 8192, "gateway_queue_ms": queue_ms}
+    waiting = bench_kit.a_record(
+        planned_ms=6000.0, dispatched_ms=6000.0, first_token_ms=20000.0, ended_ms=20000.0, **said
+    )
+    short = bench_kit.a_record(gateway_queue_ms=queue_ms)
+    (moment,) = moments(a_run([short, waiting], [{"at_ms": 9000, "running": 0, "waiting": 0}]), EngineFacts())
+    assert (moment.between, moment.prefilling) == (on_the_way, 1)
 
 
 def test_preemptions_alone_are_the_cache() -> None:
@@ -313,6 +320,18 @@ def test_an_arm_that_answers_no_more_and_later_admits_too_much(traces: int, cert
     assert found.certainty is certainty
     assert len(found.runs) == traces
     assert Constraint.ADMISSION_OPEN not in named(bounded)
+
+
+def test_an_arm_that_holds_more_back_is_not_the_open_one() -> None:
+    held, through = diagnose(two_arms("held back", "let through", 1)).groups
+    for group in (held, through):
+        assert Constraint.ADMISSION_OPEN not in named(group)
+
+
+def test_the_first_arm_once_more_is_no_other_arm() -> None:
+    pair = two_arms("all at once", "the policy under the same load")
+    loose, _ = diagnose(replace(pair, again=[pair.arms[1]])).groups
+    assert Constraint.ADMISSION_OPEN not in named(loose)
 
 
 def test_a_second_run_of_one_arm_admits_no_more_than_the_first() -> None:
