@@ -57,6 +57,7 @@ def _of_engine(run: StoredRun, seen: Sequence[Moment]) -> Figures:
         "running_mean": fmean(each.running for each in seen),
         "waiting_mean": fmean(each.waiting for each in seen),
         "waiting_share": _share(seen, lambda each: each.waiting > 0),
+        "held_up_share": _share(seen, lambda each: each.held_up),
         "prefilling_mean": fmean(each.prefilling for each in seen),
         "prefilling_share": _share(seen, lambda each: each.prefilling > 0),
         "open_growth": _growth([each.running + each.waiting + each.between + (each.queued or 0) for each in seen]),

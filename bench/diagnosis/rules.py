@@ -239,11 +239,20 @@ RULES: tuple[Rule, ...] = (
         Constraint.ENGINE_SPEED,
         needs=(
             _BEHIND,
-            _GATEWAY_HOLDS,
+            Test("held_up_share", "requests waited, in the engine or before it, at {} of the readings", at_least=0.3),
             Test("prefilling_share", "prompts were in prefill at {} of the readings", at_least=0.9),
         ),
-        unless=(_HELD_AT_LIMIT, _HELD_KV_SHORT, _IDLE_ROOM, _PREEMPTED, _ON_THE_WAY, _LATE_CLIENT),
-        confirms=(_READINGS,),
+        unless=(
+            _AT_LIMIT,
+            _HELD_AT_LIMIT,
+            _KV_SHORT,
+            _HELD_KV_SHORT,
+            _IDLE_ROOM,
+            _PREEMPTED,
+            _ON_THE_WAY,
+            _LATE_CLIENT,
+        ),
+        confirms=(Test("running_of_limit", "at most {} of max_num_seqs ran", at_most=0.99), _READINGS),
         strength="behind_share",
     ),
 )

@@ -12,10 +12,12 @@ _HEAD = (
     "load", "mix", "arm", "runs", "good", "first token ms", "client", "gateway", "way", "engine queue",
     "likely constraint",
 )  # fmt: skip
+GOOD_ENOUGH = 0.95
 _PARTS = ("ttft_ms", "client_ms", "gateway_ms", "way_ms", "engine_queue_ms")
 _NOTE = (
     "First token: the mean, and of it what was spent at the client (sent late), in the gateway's queue, on the way "
-    "(sent, and in no queue yet) and in the engine's queue; the rest is prefill. Queues by Little's law, from the "
+    "(sent, and in no queue yet; up to a step of it is the age of the engine's numbers) and in the engine's queue; "
+    "the rest is prefill. Queues by Little's law, from the "
     "readings."
 )
 
@@ -42,10 +44,20 @@ def _group(group: GroupDiagnosis) -> list[str]:
     head = f"## {group.arm} at {group.load}, {group.mix}"
     said = [head, *(_finding(number, each) for number, each in enumerate(group.findings, start=1))]
     if not group.findings:
-        said.append(f"{group.answer[0].upper()}{group.answer[1:]} (runs {', '.join(group.runs)}).")
+        said.append(f"{group.answer[0].upper()}{group.answer[1:]} (runs {', '.join(group.runs)}).{_yet(group)}")
     if group.not_judged:
         said.append(_lines("Not judged:", group.not_judged))
     return said
+
+
+def _yet(group: GroupDiagnosis) -> str:
+    if group.good_share is None or group.good_share >= GOOD_ENOUGH:
+        return ""
+    return (
+        f" Yet only {group.good_share:.0%} of a class were within their limits: the load itself, a limit that is "
+        f"tighter "
+        "than a prompt of its own takes, or what is not judged."
+    )
 
 
 def _finding(number: int, found: Finding) -> str:

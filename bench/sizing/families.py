@@ -56,7 +56,6 @@ _DEEPSEEK = Experts("n_routed_experts", shared_count="n_shared_experts")
 FAMILIES: dict[str, Family] = {
     "llama": _LLAMA,
     "mistral": Family(),
-    "ministral": Family(),
     "phi3": Family(),
     "qwen2": Family(qkv_bias=True, window_used="use_sliding_window"),
     "qwen3": Family(

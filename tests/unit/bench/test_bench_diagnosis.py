@@ -32,6 +32,7 @@ from bench.records.request import RequestRecord
 from bench.records.store import RunFolder
 from bench.records.stored import StoredRun, read_run
 from bench.records.vllm_flat import flat
+from bench.report.diagnosis_table import describe
 from bench.report.material import Material, ReportRun
 from bench.simulated import DIRECT, SimulatedEngine
 from bench.simulation.play import _caller, _record, senders
@@ -215,6 +216,18 @@ def test_the_one_constraint_that_was_set_is_named_and_no_other(name: str) -> Non
 @pytest.mark.parametrize("name", FREE)
 def test_where_nothing_holds_requests_up_no_constraint_is_seen(name: str) -> None:
     assert group_of(truth(name)).answer == "no constraint seen at this load"
+
+
+def test_what_an_engine_computes_all_the_time_is_too_much_behind_a_gateway_too() -> None:
+    run = played(rate=40, mix=MIXED, policy="short-first")
+    assert group_of(run).answer == "engine_speed"
+
+
+def test_limits_that_are_missed_without_a_constraint_are_not_passed_over() -> None:
+    run = truth("a low load")
+    late = replace(run, measurements={**run.measurements, "classes": {"short": {"good_share": 0.07}}})
+    said = describe("made", diagnose(material_of(ReportRun("arm", LOAD, "seed 1", late))))
+    assert "No constraint seen at this load" in said and "Yet only 7% of a class" in said
 
 
 def test_where_the_limit_is_in_no_record_it_is_missing_evidence() -> None:

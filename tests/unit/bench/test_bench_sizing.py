@@ -81,6 +81,7 @@ PUBLISHED: dict[str, tuple[int, dict[str, Any]]] = {
             v=102400, h=2048, i=10944, m=1408, l=27, a=16, k=16,
         ),
     ),
+    "gemma-7b": (8_537_680_896, config("gemma", tied=None, v=256000, h=3072, i=24576, l=28, a=16, k=16, d=256)),
     "gemma-2-9b": (9_241_705_984, config("gemma2", tied=None, v=256000, h=3584, i=14336, l=42, a=16, k=8, d=256, w=4096)),
     "gemma-3-1b": (999_885_952, config("gemma3_text", tied=None, v=262144, h=1152, i=6912, l=26, a=4, k=1, d=256, w=512)),
     "phi-4": (14_659_507_200, config("phi3", v=100352, h=5120, i=17920, l=40, a=40, k=10)),
