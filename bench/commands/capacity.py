@@ -7,7 +7,6 @@ import asyncio
 import random
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import uvloop
 
@@ -18,7 +17,6 @@ from bench.commands.exits import Exit
 from bench.corpus import prompts, tokenizer
 from bench.corpus.tokenizer import PromptForm
 from bench.engine.session import open_session
-from bench.engine.speed_probe import probe_all
 from bench.errors import TargetUnreachableError
 from bench.load.bodies import BodyStyle
 from bench.load.client import StreamingClient
@@ -74,8 +72,7 @@ def execute(args: argparse.Namespace, command: Sequence[str]) -> int:
     folder = RunFolder(args.result_dir, run_id)
     style = BodyStyle(form, args.model, None if args.no_cache_salt else run_id)
     requests = endless_flights(loads, corpus, style=style, target=target, run_id=run_id)
-    speed: dict[str, Any] = {}
-    records = _measured(args, target, PATHS[form], requests, folder, speed=speed)
+    records = _measured(args, target, PATHS[form], requests, folder)
     found = estimate(records, from_ms=args.warmup * 1000, to_ms=(args.warmup + args.duration) * 1000)
     said = {
         "run_id": run_id,
@@ -88,8 +85,6 @@ def execute(args: argparse.Namespace, command: Sequence[str]) -> int:
         "tokenizer_sha256": served.sha256,
         "metadata": metadata,
     }
-    if speed:
-        said["engine_speed"] = speed
     folder.write_json("capacity.json", said | {"capacity": found.to_json()})
     print(_described(found, args.concurrency))
     print(f"\nrecords: {folder.path}")
@@ -97,20 +92,14 @@ def execute(args: argparse.Namespace, command: Sequence[str]) -> int:
 
 
 def _measured(
-    args: argparse.Namespace,
-    target: Target,
-    path: str,
-    requests: Iterator[Flight],
-    folder: RunFolder,
-    *,
-    speed: dict[str, Any],
+    args: argparse.Namespace, target: Target, path: str, requests: Iterator[Flight], folder: RunFolder
 ) -> list[RequestRecord]:
     """Of all that was sent, written down whatever happened. Raises KeyboardInterrupt where it was told to end."""
     sent: list[Flight] = []
     with ToldToEnd() as told:
         try:
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                runner.run(told.cancels(_saturate(args, target, path, requests, sent, speed=speed)))
+                runner.run(told.cancels(_saturate(args, target, path, requests, sent)))
         except TargetUnreachableError:
             folder.discard()
             raise
@@ -124,20 +113,11 @@ def _measured(
 
 
 async def _saturate(
-    args: argparse.Namespace,
-    target: Target,
-    path: str,
-    requests: Iterator[Flight],
-    sent: list[Flight],
-    *,
-    speed: dict[str, Any],
+    args: argparse.Namespace, target: Target, path: str, requests: Iterator[Flight], sent: list[Flight]
 ) -> None:
     clock = time.perf_counter
     async with open_session() as session:
         await reach(session, target)
-    engines = target.metrics_urls.values()
-    if engines:
-        speed["before"] = await probe_all(engines, args.model, clock)
     async with StreamingClient(target.base_url, path, clock) as client:
         await client.warm(args.concurrency)
         say(f"{args.concurrency} requests in flight for {args.warmup + args.duration:g} s")
@@ -151,8 +131,6 @@ async def _saturate(
             cut_at=stop_at + CLOSED_DRAIN_S,
             clock=clock,
         )
-    if engines:
-        speed["after"] = await probe_all(engines, args.model, clock)
 
 
 def _described(found: Capacity, concurrency: int) -> str:

@@ -15,7 +15,7 @@ from bench.analysis.limits import parse_limits
 from bench.analysis.prediction import check_same_traces
 from bench.commands import arguments
 from bench.commands.exits import Exit
-from bench.commands.simulate_options import add_arguments, scenario_from
+from bench.commands.simulate_options import BUSY, add_arguments, scenario_from
 from bench.errors import UsageError
 from bench.options import LONG, SHORT
 from bench.records.run import new_run_id
@@ -26,8 +26,8 @@ from bench.scenario import Scenario, checked
 from bench.simulation import study
 from bench.simulation.profiles import PROFILES, Profile, calibrated
 from bench.simulation.results import Simulated, held_against
-from bench.simulation.speed import Speeds
-from bench.simulation.study import Run
+from bench.simulation.speed import busy_by_cell, by_probes, valid_runs
+from bench.simulation.study import Run, Task
 
 __all__ = ["EXAMPLE", "HELP", "add_arguments", "execute"]
 
@@ -51,8 +51,8 @@ def execute(args: argparse.Namespace, command: Sequence[str]) -> int:
     made = [study.setups(scenario, profile, base) for profile in profiles]
     measured = None if args.measured is None else _measured(args.measured, scenario)
     todo = [task for each in made for task in study.tasks(scenario, each, limits, keeps_records=measured is not None)]
-    speeds = Speeds.of(profiles[0], made[0][0].flags, args.capacity, args.measured)
-    todo = [replace(task, slower=speeds.slower(task.setup.arm, task.block)) for task in todo]
+    if args.measured is not None:
+        todo = _at_their_speed(todo, args.measured, args.speed_from)
     folder = RunFolder(args.result_dir, f"{scenario.name}-simulated-{new_run_id()}")
     began = time.perf_counter()
     runs = study.run_all(todo, args.jobs, lambda done: _say(f"[{done}/{len(todo)}]"))
@@ -77,6 +77,16 @@ def _profiles(args: argparse.Namespace) -> list[Profile]:
     if args.measured is not None:
         found += [calibrated(profile, args.calibration, "low"), calibrated(profile, args.calibration, "high")]
     return found
+
+
+def _at_their_speed(todo: Sequence[Task], measured: Path, source: str) -> list[Task]:
+    """Each at the speed that the measured engine had in the run of the same cell, as the source says it."""
+    runs = valid_runs(measured)
+    if source == BUSY:
+        busy_s = busy_by_cell(runs)
+        return [replace(task, busy_s=busy_s.get(task.cell_id)) for task in todo]
+    slower = by_probes(todo[0].setup.profile, runs)
+    return [replace(task, slower=slower.get(task.cell_id, 1.0)) for task in todo]
 
 
 def _measured(path: Path, scenario: Scenario) -> dict[str, Any]:

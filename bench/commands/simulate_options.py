@@ -13,6 +13,7 @@ from bench.scenario import Scenario, checked, load
 from bench.simulation.profiles import PROFILES
 from bench.simulation.study import with_counts
 
+PROBES, BUSY = "probes", "busy"
 _ENGINE = ("scheduling_policy", "max_num_batched_tokens", "long_prefill_token_threshold", "max_num_seqs")
 _LOAD = ("policies", "request_rate", "duration", "num_prompts", "warmup", "mix", "goodput")
 
@@ -24,12 +25,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     engine.add_argument("--profile", choices=list(PROFILES), default="h200", help=f"{about} (default h200)")
     engine.add_argument(
         "--calibration", type=Path, metavar="FILE", help="step costs that `gateway bench calibrate` wrote"
-    )
-    engine.add_argument(
-        "--capacity",
-        type=Path,
-        metavar="DIR",
-        help="a record of `gateway bench capacity` that these costs have to carry",
     )
     engine.add_argument("--scheduling-policy", choices=["fcfs", "priority"], help="without a scenario (default fcfs)")
     engine.add_argument("--max-num-batched-tokens", type=arguments.whole, metavar="N", help="(default: the profile's)")
@@ -60,6 +55,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--jobs", type=arguments.whole, default=os.cpu_count() or 1, metavar="N", help="(default: all cores)"
     )
     both.add_argument("--measured", type=Path, metavar="FILE", help="a live comparison.json to be held against")
+    both.add_argument(
+        "--speed-from",
+        choices=[PROBES, BUSY],
+        default=PROBES,
+        help="how fast the engine was in each measured run: by the lone requests around it, or by how long it was at "
+        f"work in it (default {PROBES})",
+    )
     both.add_argument("--result-dir", type=Path, default=Path("runs"), metavar="DIR", help="(default runs)")
 
 

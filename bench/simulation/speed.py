@@ -1,30 +1,29 @@
 """How fast the engine was when it was measured, as a factor on all its costs.
 
-Owns two sources: requests that had the engine to themselves around a run (`bench.engine.speed_probe`), and a closed
-loop that saturated it (`gateway bench capacity`), which also has what the API server and the client take from steps.
-Each is held against what the model says of the same requests. Reads records, sends nothing.
+Owns two sources: requests that had the engine to themselves around a run (`bench.engine.speed_probe`), and how long it
+was at work in the run itself (`bench.analysis.busy`), which is the same whatever the order. Each is held against what
+the model says of the same requests. Reads records, sends nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from math import sqrt
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from bench.analysis.capacity import estimate
+from bench.analysis.busy import busy_s
 from bench.engine.speed_probe import OUTPUT_TOKENS, PROMPT_TOKENS, typical_s
 from bench.errors import UsageError
-from bench.order import Block, cell_id
 from bench.records import stored
-from bench.records.request import Outcome, Phase, RequestRecord
-from bench.simulation.direct import DirectCallers
-from bench.simulation.engine_room import START, EngineRoom
-from bench.simulation.posts import Answer, Caller, Part
+from bench.records.stored import StoredRun
 from bench.simulation.profiles import Profile
-from bench.simulation.quick_engine import QuickEngine
-from bench.simulation.steps import EngineFlags
+
+SLOWEST = 3.0
+"""Nobody is so much slower, or quicker, than a calibration of the same engine says."""
+_STRIDE, _EXACT = 1.1, 1e-4
 
 
 def slower(profile: Profile, factor: float) -> Profile:
@@ -40,6 +39,17 @@ def slower(profile: Profile, factor: float) -> Profile:
         per_token_chunk_s=None if within_s is None else within_s * factor,
     )
     return replace(profile, step_time=step_time, request_s=profile.request_s * factor)
+
+
+def valid_runs(measured: Path) -> list[StoredRun]:
+    """Return the runs beside a comparison.json that it counts. Raises UsageError."""
+    return [run for folder in stored.runs_in(measured.parent) if (run := stored.read_run(folder)).valid]
+
+
+def by_probes(profile: Profile, runs: Iterable[StoredRun]) -> dict[str, float]:
+    """Return how many times as high costs were, by cell; runs without probes have none."""
+    found = {run.cell_id: probed(profile, run.measurements.get("engine_speed", {})) for run in runs}
+    return {cell: factor for cell, factor in found.items() if factor is not None}
 
 
 def probed(profile: Profile, said: Mapping[str, Any]) -> float | None:
@@ -58,127 +68,29 @@ def _lone_s(profile: Profile) -> float:
     return profile.request_s + steps.prefill_s(PROMPT_TOKENS, profile.max_num_batched_tokens) + decode_s
 
 
-# ── saturated ──
+def busy_by_cell(runs: Iterable[StoredRun]) -> dict[str, float]:
+    """Return the seconds in which the engine was at work, by cell."""
+    return {run.cell_id: busy_s(run.records) for run in runs}
 
 
-@dataclass(frozen=True, slots=True)
-class Saturated:
-    """What `gateway bench capacity` measured. requests: class, prompt and output tokens, as they were sent."""
+def that_keeps_busy(played_busy_s: Callable[[float], float], measured_busy_s: float) -> float:
+    """Return how many times as high costs have to be for the engine to be at work as long as it was.
 
-    requests_per_s: float
-    concurrency: int
-    warmup_s: float
-    window_s: float
-    requests: Sequence[tuple[str, int, int]]
-    engine_speed: Mapping[str, Any]
-
-
-def read_saturated(folder: Path) -> Saturated:
-    """Raises UsageError where the folder is none of `gateway bench capacity`."""
-    try:
-        said = stored.read_json(folder / "capacity.json")
-        sent = stored.read_requests(folder)
-        return Saturated(
-            float(said["capacity"]["requests_per_s"]),
-            int(said["concurrency"]),
-            float(said["warmup_s"]),
-            float(said["capacity"]["window_seconds"]),
-            [(each.class_name, each.prompt_tokens_planned, each.output_tokens_planned) for each in sent],
-            said.get("engine_speed", {}),
-        )
-    except (OSError, KeyError, TypeError, ValueError) as error:
+    played_busy_s: how long it is at work with costs so many times as high. Looked for from 1 outwards: where costs are
+    far too high a gateway refuses, and the engine has less to do. Raises UsageError where no factor up to SLOWEST does.
+    """
+    high = 1.0
+    while played_busy_s(high) < measured_busy_s and high <= SLOWEST:
+        high *= _STRIDE
+    low = high / _STRIDE
+    while played_busy_s(low) >= measured_busy_s and low >= 1 / SLOWEST:
+        high, low = low, low / _STRIDE
+    if not 1 / SLOWEST <= low < high <= SLOWEST:
         raise UsageError(
-            f"--capacity: {folder} is no record of this version's `gateway bench capacity` ({error}). Measure again."
-        ) from error
-
-
-class _ClosedLoop(DirectCallers):
-    """Whoever has an answer sends the next request, until `stop_at`."""
-
-    def __init__(self, room: EngineRoom, more: Sequence[Caller], stop_at: float) -> None:
-        super().__init__(room)
-        self._more = iter(more)
-        self._stop_at = stop_at
-        self.sent_at: list[float] = []
-
-    def expect(self, callers: Sequence[Caller]) -> None:
-        self.sent_at += [self.room.now] * len(callers)
-        super().expect(callers)
-
-    def ended(self, part: Part) -> None:
-        super().ended(part)
-        caller = next(self._more, None)
-        if caller is not None and self.room.now < self._stop_at:
-            self.expect([caller])
-
-
-def saturated(profile: Profile, flags: EngineFlags, measured: Saturated) -> float:
-    """Return how many times as high costs have to be for the model to carry what the engine did."""
-    engine = QuickEngine(flags, profile.step_time)
-    room = EngineRoom({"a": engine}, batches_in_flight=flags.batches_in_flight, network_s=profile.request_s / 2)
-    callers = [Caller(0.0, prompt, output, name) for name, prompt, output in measured.requests]
-    # More than were sent, should the model be the faster one.
-    callers += callers * 3
-    stop_s = measured.warmup_s + measured.window_s
-    loop = _ClosedLoop(room, callers[measured.concurrency :], room.now + stop_s)
-    loop.expect(callers[: measured.concurrency])
-    room.run()
-    records = [_record(number, *sent) for number, sent in enumerate(zip(loop.answers, loop.sent_at, strict=True))]
-    carried = estimate(records, from_ms=measured.warmup_s * 1000, to_ms=stop_s * 1000).requests_per_s
-    if not carried or not measured.requests_per_s:
-        raise UsageError("--capacity: nothing was carried there. Measure again.")
-    return carried / measured.requests_per_s
-
-
-def _record(number: int, answer: Answer, sent_at: float) -> RequestRecord:
-    caller, ended_at = answer.caller, answer.ended_at
-    assert ended_at is not None, "a closed loop ends"
-    return RequestRecord(
-        index=number,
-        request_id=f"simulated-{number}",
-        class_name=caller.service_class,
-        phase=Phase.WINDOW,
-        outcome=Outcome.COMPLETED,
-        planned_ms=0.0,
-        prompt_tokens_planned=caller.prompt_tokens,
-        output_tokens_planned=caller.output_tokens,
-        dispatched_ms=(sent_at - START) * 1000,
-        ended_ms=(ended_at - START) * 1000,
-    )
-
-
-# ── both ──
-
-
-@dataclass(frozen=True, slots=True)
-class Speeds:
-    """How many times as high costs were in each measured run. always: in all of them; by_cell: beside that."""
-
-    always: float
-    by_cell: Mapping[str, float]
-
-    @classmethod
-    def of(cls, profile: Profile, flags: EngineFlags, capacity: Path | None, measured: Path | None) -> Speeds:
-        """Read them. flags: of the engine that was saturated; measured: a comparison.json, its runs beside it.
-
-        What a saturated engine took longer than the model says counts where its probes were as fast as those of the
-        run: where runs have probes, it must have them too, or slow minutes would count twice. Raises UsageError.
-        """
-        by_cell: dict[str, float] = {}
-        for folder in [] if measured is None else stored.runs_in(measured.parent):
-            probes = stored.read_json(folder / "measurements.json").get("engine_speed", {})
-            if (factor := probed(profile, probes)) is not None:
-                by_cell[stored.read_json(folder / "run.json")["cell_id"]] = factor
-        if capacity is None:
-            return cls(1.0, by_cell)
-        found = read_saturated(capacity)
-        minutes = probed(profile, found.engine_speed)
-        if minutes is None and by_cell:
-            raise UsageError(
-                f"--capacity: {capacity} does not say how fast the engine was in its minutes, as the runs do. "
-                "Measure again: gateway bench capacity --engine-url URL."
-            )
-        return cls(saturated(profile, flags, found) / (minutes or 1.0), by_cell)
-
-    def slower(self, arm: str, block: Block) -> float:
-        return self.always * self.by_cell.get(cell_id(block, arm), 1.0)
+            f"--speed-from busy: an engine of these costs is not at work for {measured_busy_s:.1f} s with these "
+            f"requests, not {SLOWEST:g} times as slow nor as quick. Is the calibration of the engine that was measured?"
+        )
+    while high / low > 1 + _EXACT:
+        middle = sqrt(low * high)
+        low, high = (middle, high) if played_busy_s(middle) < measured_busy_s else (low, middle)
+    return sqrt(low * high)

@@ -12,26 +12,30 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from bench.analysis.busy import busy_s
 from bench.analysis.classes import ClassMeasure, Window
 from bench.analysis.comparison import ArmRun
 from bench.analysis.limits import Limits
 from bench.analysis.measurements import ALL, Measurements, Throughput, put_together
 from bench.errors import UsageError
 from bench.load.pacing import Windows
-from bench.order import Block
+from bench.order import Block, cell_id
 from bench.plans import trace_of
 from bench.records.request import RequestRecord
 from bench.scenario import Arm, Scenario
 from bench.simulated import SimulatedArm
-from bench.simulation.play import check_served, play
+from bench.simulation.play import Played, check_served, play
 from bench.simulation.profiles import Profile
 from bench.simulation.setup import Setup, flags_of, plan_of
-from bench.simulation.speed import slower
+from bench.simulation.speed import slower, that_keeps_busy
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One run. keeps_records: they come back with it. slower: times that every cost is as high in it."""
+    """One run. keeps_records: they come back with it. slower: times that every cost is as high in it.
+
+    busy_s: instead, for how long its engine is to be at work: costs are as high as that takes.
+    """
 
     setup: Setup
     scenario: Scenario
@@ -39,6 +43,11 @@ class Task:
     block: Block
     keeps_records: bool
     slower: float = 1.0
+    busy_s: float | None = None
+
+    @property
+    def cell_id(self) -> str:
+        return cell_id(self.block, self.setup.arm)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +143,15 @@ def run(task: Task) -> Run:
     if observation_s <= 0:
         raise UsageError(f"warmup_s: {scenario.warmup_s:g} leaves nothing of a trace of {trace.span_s:g} s.")
     windows = Windows(scenario.warmup_s, observation_s, scenario.drain_deadline_s)
-    setup = replace(task.setup, profile=slower(task.setup.profile, task.slower))
-    played = play(setup, trace, windows, task.block.seed)
+
+    def played_at(factor: float) -> Played:
+        setup = replace(task.setup, profile=slower(task.setup.profile, factor))
+        return play(setup, trace, windows, task.block.seed)
+
+    factor = task.slower
+    if task.busy_s is not None:
+        factor = that_keeps_busy(lambda times: busy_s(played_at(times).records), task.busy_s)
+    played = played_at(factor)
     window = Window(windows.warmup_s, observation_s)
     measured = _measured(task, played.records, window)
     shares = played.shares if len(played.shares) > 1 else []
@@ -150,7 +166,7 @@ def run(task: Task) -> Run:
         throughput=measured.throughput,
         records=played.records if task.keeps_records else (),
         steps=played.steps,
-        slower=task.slower,
+        slower=factor,
         simulated_s=max([trace.span_s, *(each / 1000 for each in ends_ms)]),
         spent_s=time.process_time() - began,
     )

@@ -160,10 +160,14 @@ class Admission:
         self._leave_engine(ticket, now, cut=False)
         ticket.state, ticket.engine, ticket.dispatched_at = WAITING, None, None
         ticket.requeues += 1
+        refusal = None
         if self._drain_at is not None and ticket.deadline > self._drain_at:
-            return [self._refuse(ticket, self._refusals.draining(ticket), now), *self.tick(now)]
-        if not self._fleet.may_yet_serve(ticket.assignment):
-            return [self._refuse(ticket, no_engine(ticket.assignment), now), *self.tick(now)]
+            refusal = self._refusals.draining(ticket)
+        elif not self._fleet.may_yet_serve(ticket.assignment):
+            refusal = no_engine(ticket.assignment)
+        if refusal is not None:
+            self._lanes.by_length[ticket.is_long].refund(ticket, ticket.cost_s)
+            return [self._refuse(ticket, refusal, now), *self.tick(now)]
         self._waiting.join(ticket, now, sent_back=True)
         return [Queued(ticket), *self.tick(now)]
 

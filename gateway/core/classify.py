@@ -5,7 +5,7 @@ Owns the length class, the context and output limits, the KV reserve and the eng
 
 from __future__ import annotations
 
-from gateway.core.plan import Plan
+from gateway.core.plan import ClassPlan, Plan
 from gateway.core.ticket import Assignment
 from gateway.core.types import LONG, Identity, Reason, Refusal, Shape
 
@@ -50,30 +50,14 @@ def classify(
             limit=plan.request.sequences_max,
             observed=shape.sequences,
         )
-    stated = shape.output_tokens_stated
-    if context_tokens is not None:
-        too_long = _over_context(shape, context_tokens, output_param, prompt_param)
-        if too_long is not None:
-            return too_long
-    cap = class_plan.output_tokens_max
-    if stated is not None and cap is not None and stated > cap:
-        return Refusal(
-            Reason.BAD_REQUEST,
-            f"{output_param}={stated} is more than the {cap} output tokens allowed to service class {class_plan.name}.",
-            code="output_tokens_too_large",
-            param=output_param,
-            limit=cap,
-            observed=stated,
-        )
+    too_long = _over_context(shape, context_tokens, output_param, prompt_param) or _over_cap(
+        class_plan, shape, output_param
+    )
+    if too_long is not None:
+        return too_long
     length_class = plan.length_class(shape.longest_prompt_tokens)
-    room = None if context_tokens is None else max(0, context_tokens - shape.longest_prompt_tokens)
-    # What an estimate leaves of the context may be less than what the engine finds left.
-    left_max = room if shape.is_exact else context_tokens
-    default = left_max if shape.output_tokens_default is None else shape.output_tokens_default
-    is_set = stated is None and cap is not None and (default is None or default > cap)
-    bounds = [bound for bound in (room, stated, None if stated is not None else default, cap) if bound is not None]
-    reserve = min(bounds, default=0)
-    held_tokens = shape.longest_prompt_tokens + reserve
+    output_tokens_max, output_tokens_set = _output(class_plan, shape, context_tokens)
+    held_tokens = shape.longest_prompt_tokens + output_tokens_max
     if context_tokens is not None:
         # An estimate may say more; the engine holds no more.
         held_tokens = min(held_tokens, context_tokens)
@@ -85,13 +69,13 @@ def classify(
         length_class=length_class,
         prompt_tokens=shape.prompt_tokens,
         longest_prompt_tokens=shape.longest_prompt_tokens,
-        output_tokens_max=reserve,
+        output_tokens_max=output_tokens_max,
         sequences=shape.sequences,
         kv_tokens=held_tokens * shape.sequences,
         body_bytes=shape.body_bytes,
         wait_s_max=wait_s_max if wait_s_wish is None else min(wait_s_max, wait_s_wish),
         stream=shape.stream,
-        output_tokens_set=cap if is_set else None,
+        output_tokens_set=output_tokens_set,
         fingerprint=fingerprint,
         says_retry=says_retry,
         is_divisible=is_divisible,
@@ -99,7 +83,24 @@ def classify(
     )
 
 
-def _over_context(shape: Shape, context_tokens: int, output_param: str, prompt_param: str) -> Refusal | None:
+def _output(class_plan: ClassPlan, shape: Shape, context_tokens: int | None) -> tuple[int, int | None]:
+    """Return how many output tokens one sequence is reserved, and the limit that the request is sent with.
+
+    The limit is None where its own or the engine's default is not above the class's.
+    """
+    stated, cap = shape.output_tokens_stated, class_plan.output_tokens_max
+    room = None if context_tokens is None else max(0, context_tokens - shape.longest_prompt_tokens)
+    # What an estimate leaves of the context may be less than what the engine finds left.
+    left_max = room if shape.is_exact else context_tokens
+    default = left_max if shape.output_tokens_default is None else shape.output_tokens_default
+    is_set = stated is None and cap is not None and (default is None or default > cap)
+    bounds = [bound for bound in (room, default if stated is None else stated, cap) if bound is not None]
+    return min(bounds, default=0), cap if is_set else None
+
+
+def _over_context(shape: Shape, context_tokens: int | None, output_param: str, prompt_param: str) -> Refusal | None:
+    if context_tokens is None:
+        return None
     generates = shape.output_tokens_default != 0
     prompt_tokens_max = context_tokens - 1 if generates else context_tokens
     if shape.is_exact and shape.longest_prompt_tokens > prompt_tokens_max:
@@ -122,6 +123,20 @@ def _over_context(shape: Shape, context_tokens: int, output_param: str, prompt_p
             observed=stated,
         )
     return None
+
+
+def _over_cap(class_plan: ClassPlan, shape: Shape, output_param: str) -> Refusal | None:
+    stated, cap = shape.output_tokens_stated, class_plan.output_tokens_max
+    if stated is None or cap is None or stated <= cap:
+        return None
+    return Refusal(
+        Reason.BAD_REQUEST,
+        f"{output_param}={stated} is more than the {cap} output tokens allowed to service class {class_plan.name}.",
+        code="output_tokens_too_large",
+        param=output_param,
+        limit=cap,
+        observed=stated,
+    )
 
 
 def engine_priority(assignment: Assignment, deadline: float) -> int:

@@ -27,7 +27,7 @@ from gateway.engines.watch import EngineWatch
 from gateway.observe.counting import CountingReading
 from gateway.server.engine_turns import EngineTurns
 from gateway.server.refusing import Refusing
-from gateway.server.upstream import KEY_REFUSED
+from gateway.server.reply import KEY_REFUSED
 from gateway.settings import EngineTokenizer as EngineTokenizerSettings
 from gateway.settings import EstimateTokenizer, Pool, Settings
 from gateway.settings import LocalTokenizer as LocalTokenizerSettings

@@ -16,7 +16,7 @@ from gateway.server import engine_failure
 from gateway.server.downstream import Downstream
 from gateway.server.engine_failure import EngineFailure
 from gateway.server.gate import Lease
-from gateway.server.upstream import Reply
+from gateway.server.reply import Reply
 from gateway.wire.answers import BodyTap, InBandError, Usage, is_leaving
 from gateway.wire.dialects import Dialect
 from gateway.wire.headers import client_headers

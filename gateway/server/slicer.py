@@ -13,7 +13,8 @@ from typing import Any
 
 from gateway.engines.target import Target
 from gateway.server.heavy import of_body
-from gateway.server.upstream import Headers, Outgoing, Reply, Upstream
+from gateway.server.reply import Reply
+from gateway.server.upstream import Headers, Outgoing, Upstream
 from gateway.wire.answers import BodyTap
 
 PATH = "/v1/completions"

@@ -20,9 +20,10 @@ from gateway.server.engine_turns import EngineTurns
 from gateway.server.heavy import of_body
 from gateway.server.refusing import Refusing
 from gateway.server.relay import read_to_end
+from gateway.server.reply import Reply
 from gateway.server.rooms import Rooms
 from gateway.server.slicer import read_small
-from gateway.server.upstream import Outgoing, Reply
+from gateway.server.upstream import Outgoing
 from gateway.server.visit import Visit
 from gateway.wire import requests
 from gateway.wire.answers import is_leaving

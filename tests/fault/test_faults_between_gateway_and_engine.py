@@ -13,7 +13,7 @@ from collections import Counter
 import pytest
 
 from gateway.core.plan import AdmissionKind, OrderKind, SlotBudget
-from gateway.server import upstream
+from gateway.server import reply
 from gateway.server.tasks import spawn
 from gateway.testing import answers
 from gateway.testing.builders import a_class, a_plan, an_admission
@@ -217,7 +217,7 @@ async def test_before_the_first_event_a_silence_is_a_504_and_after_it_the_stream
 
 @pytest.mark.parametrize("kind", [Kind.RESET, Kind.CLOSE, Kind.HALF_CLOSE, Kind.STALL])
 async def test_between_the_last_event_and_the_end_of_the_answer_a_fault_harms_nobody(tmp_path, kind, monkeypatch):
-    monkeypatch.setattr(upstream, "END_S_MAX", 0.05)
+    monkeypatch.setattr(reply, "END_S_MAX", 0.05)
 
     def check(path, stream, seen):
         assert seen == (200, what_it_says(path, stream=stream), False)

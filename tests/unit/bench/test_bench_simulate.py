@@ -10,22 +10,22 @@ from typing import Any
 import pytest
 from bench_kit import a_record
 
-from bench.analysis.comparison import Load
+from bench.analysis.busy import busy_s
 from bench.analysis.over_seeds import spread, student
 from bench.cli import main
 from bench.engine import speed_probe
 from bench.errors import UsageError
 from bench.load.pacing import Windows
-from bench.order import Block, cell_id
+from bench.order import cell_id
 from bench.records.request import Outcome
 from bench.records.store import LAST_FILE, RunFolder
-from bench.scenario import Scenario
+from bench.scenario import Scenario, load
 from bench.simulation import play as play_module
 from bench.simulation import study
 from bench.simulation.posts import Caller
 from bench.simulation.profiles import PROFILES, Profile
 from bench.simulation.setup import Setup
-from bench.simulation.speed import Saturated, Speeds, probed, saturated, slower
+from bench.simulation.speed import busy_by_cell, by_probes, probed, slower, valid_runs
 from bench.simulation.steps import StepTime
 from bench.trace.arrivals import Arrival, Trace
 
@@ -266,10 +266,22 @@ def test_predictions_are_held_against_the_same_traces_alone(tmp_path, capsys):
     assert main([*command, "--result-dir", str(tmp_path / "runs")]) == 0
     said = capsys.readouterr().out
     assert "| a   | 1 requests/s, 80/20 | long TTFT p50 ms |" in said
+    [task] = study.tasks(*played_alone(scenario), {}, keeps_records=True)
+    write_run(tmp_path / "1", study.run(replace(task, slower=1.25)), engine_speed={"before": [a_probe(CPU, 1.5)]})
+    for source, times in [("probes", 1.5), ("busy", 1.25)]:
+        runs = tmp_path / source
+        assert main([*command, "--speed-from", source, "--result-dir", str(runs)]) == 0
+        [kept] = runs.glob("*/simulation.json")
+        assert json.loads(kept.read_text())["runs"][0]["costs_times"] == pytest.approx(times, rel=1e-3)
     measured["scenario"]["num_prompts"] = 21
     record.write_text(json.dumps(measured))
     assert main([*command, "--result-dir", str(tmp_path / "runs")]) == 2
     assert "num_prompts is 21 there and 20 here" in capsys.readouterr().err
+
+
+def played_alone(file: Path) -> tuple[Scenario, list[Setup]]:
+    scenario = load(file)
+    return scenario, study.setups(scenario, CPU, file.parent)
 
 
 def measured_arm() -> dict[str, Any]:
@@ -302,70 +314,62 @@ def test_an_engine_that_is_slower_takes_so_many_times_as_long_for_any_step_and_a
     assert slower(profile, 1.5).request_s == pytest.approx(1.5 * profile.request_s)
 
 
-def saturated_by(profile: Profile, times: float) -> Saturated:
-    """What `gateway bench capacity` would say of an engine of the profile, every cost so many times as high."""
-    flags = a_setup("direct").flags
-    requests = [("short", 512, 16), ("short", 512, 16), ("short", 512, 16), ("long", 8192, 16)] * 30
-    asked = Saturated(1.0, 8, 10.0 * times, 60.0 * times, requests, {"before": [a_probe(profile, times)]})
-    return replace(asked, requests_per_s=saturated(slower(profile, times), flags, asked))
+def a_task(policy: str = "direct", **said: Any) -> study.Task:
+    scenario = a_scenario(arms=[{"name": "a", "simulated": {"policy": policy}}], rates_per_s=[1.5], num_prompts=40)
+    [task] = study.tasks(scenario, study.setups(scenario, CPU, Path()), {}, keeps_records=True)
+    return replace(task, **said)
 
 
-def test_an_engine_that_carries_less_than_its_costs_say_has_higher_costs():
-    flags = a_setup("direct").flags
-    assert saturated(CPU, flags, saturated_by(CPU, 1.0)) == pytest.approx(1.0, rel=1e-9)
-    # Its window is longer by as much: it is at the same requests.
-    measured = replace(saturated_by(CPU, 1.25), warmup_s=10.0, window_s=60.0)
-    assert saturated(CPU, flags, measured) == pytest.approx(1.25, rel=1e-6)
+def write_run(folder: Path, run: study.Run, *, verdict: str = "VALID", **measured: Any) -> None:
+    """What a live bench would have kept of a run that was so."""
+    kept = RunFolder(folder.parent, folder.name)
+    kept.write_json("run.json", {"cell_id": cell_id(run.block, run.arm), "warmup_seconds": 0})
+    kept.write_requests(run.records)
+    kept.write_json("measurements.json", {"window": {"seconds": run.window.seconds}, **measured})
+    kept.write_json("verdict.json", {"verdict": verdict})
+    kept.write_json(LAST_FILE, {})
 
 
-def write_probed_run(folder: Path, block: Block, arm: str, times: float) -> None:
-    folder.mkdir()
-    (folder / "run.json").write_text(json.dumps({"cell_id": cell_id(block, arm)}))
-    (folder / "measurements.json").write_text(json.dumps({"engine_speed": {"before": [a_probe(CPU, times)]}}))
-    (folder / LAST_FILE).write_text("{}")
-
-
-@pytest.mark.parametrize(("probes", "runs_are_probed"), [(True, True), (False, False), (False, True)])
-def test_slow_minutes_are_counted_once(tmp_path, probes, runs_are_probed):
-    flags, times, block = a_setup("direct").flags, 1.25, Block(Load("1 requests/s", 1.0, "80/20"), 1, 1)
-    found = saturated_by(CPU, times)
-    said = {
-        "capacity": {"requests_per_s": found.requests_per_s, "window_seconds": found.window_s},
-        "concurrency": found.concurrency,
-        "warmup_s": found.warmup_s,
-        **({"engine_speed": found.engine_speed} if probes else {}),
-    }
-    kept = RunFolder(tmp_path, "capacity")
-    kept.write_json("capacity.json", said)
-    kept.write_requests(
-        [
-            a_record(class_name=name, prompt_tokens_planned=prompt, output_tokens_planned=output)
-            for name, prompt, output in found.requests
-        ]
-    )
-    if runs_are_probed:
-        write_probed_run(tmp_path / "run", block, "a", times)
-    if runs_are_probed and not probes:
-        with pytest.raises(UsageError, match="--engine-url"):
-            Speeds.of(CPU, flags, kept.path, tmp_path / "comparison.json")
-        return
-    speeds = Speeds.of(CPU, flags, kept.path, tmp_path / "comparison.json")
-    assert speeds.slower("a", block) == pytest.approx(times, rel=0.01)
-
-
-def test_a_measured_run_is_played_at_the_speed_that_its_engine_had(tmp_path):
-    block = Block(Load("1 requests/s", 1.0, "80/20"), 1, 1)
-    for number, (arm, times) in enumerate((("a", 1.5), ("b", 0.8))):
-        write_probed_run(tmp_path / f"run-{number}", block, arm, times)
-    speeds = Speeds.of(CPU, a_setup("direct").flags, None, tmp_path / "comparison.json")
-    assert speeds.slower("a", block) == pytest.approx(1.5, rel=1e-6)
-    assert speeds.slower("b", block) == pytest.approx(0.8, rel=1e-6)
-    assert speeds.slower("c", block) == 1.0
-    [setup] = study.setups(a_scenario(), CPU, Path())
-    task = study.tasks(a_scenario(), [setup], {}, keeps_records=True)[0]
-    first, second = (study.run(replace(task, slower=times)) for times in (1.0, 1.5))
+def test_a_run_whose_costs_are_higher_takes_longer_and_its_record_says_so():
+    first, second = (study.run(a_task(slower=times)) for times in (1.0, 1.5))
     assert sum(record.ttft_ms or 0.0 for record in second.records) > sum(
         record.ttft_ms or 0.0 for record in first.records
     )
     assert second.to_json()["costs_times"] == 1.5
     assert "costs_times" not in first.to_json()
+
+
+@pytest.mark.parametrize("policy", ["direct", "short-first", "sliced"])
+@pytest.mark.parametrize("times", [0.8, 1.25])
+def test_how_long_an_engine_was_at_work_says_what_its_costs_were(policy, times):
+    busy = busy_s(study.run(a_task(policy, slower=times)).records)
+    assert study.run(a_task(policy, busy_s=busy)).slower == pytest.approx(times, rel=1e-3)
+
+
+@pytest.mark.parametrize("busy", [0.5, 5000.0])
+def test_an_engine_cannot_have_been_at_work_for_less_or_more_than_the_requests_take(busy):
+    with pytest.raises(UsageError, match="Is the calibration of the engine"):
+        study.run(a_task(busy_s=busy))
+
+
+def test_an_engine_is_at_work_while_a_request_that_it_answers_is_open():
+    spans = [(0, 400), (100, 300), (350, 900), (1000, 1500)]
+    records = [a_record(dispatched_ms=at, first_token_ms=at + 1, ended_ms=until) for at, until in spans]
+    refused = a_record(dispatched_ms=2000, first_token_ms=None, ended_ms=3000, outcome=Outcome.REFUSED)
+    assert busy_s([*reversed(records), refused]) == pytest.approx(1.4)
+    assert busy_s([]) == 0.0
+
+
+def test_a_measured_run_is_played_at_the_speed_that_its_engine_had(tmp_path):
+    """One that was INVALID says nothing."""
+    run = study.run(a_task(slower=1.5))
+    write_run(tmp_path / "runs" / "1", run, engine_speed={"before": [a_probe(CPU, 1.3)]})
+    write_run(tmp_path / "runs" / "2", replace(run, arm="b"), verdict="INVALID")
+    write_run(tmp_path / "runs" / "3", replace(run, arm="c"))
+    runs = valid_runs(tmp_path / "runs" / "comparison.json")
+    a, c = (cell_id(run.block, arm) for arm in "ac")
+    assert by_probes(CPU, runs) == {a: pytest.approx(1.3, rel=1e-6)}
+    assert busy_by_cell(runs) == {
+        a: pytest.approx(busy_s(run.records), abs=1e-3),
+        c: pytest.approx(busy_s(run.records), abs=1e-3),
+    }

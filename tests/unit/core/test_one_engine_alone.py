@@ -129,6 +129,16 @@ def test_sent_back_by_an_engine_that_has_left_the_pool_it_is_refused_at_once():
     assert list(pool.admission.fleet.names()) == ["b"]
 
 
+def test_refused_after_it_was_sent_back_it_costs_its_tenant_nothing():
+    """Its engine computed none of it: the tenant's next requests go as if it had never been sent."""
+    pool = Two()
+    sent_back, other = pool.offer("a", tenant="unlucky"), pool.offer("b", tenant="other")
+    pool.admission.set_up("a", up=False, now=NOW)
+    pool.admission.requeue(sent_back, NOW, 0.0)
+    last = [pool.offer(tenant=tenant) for tenant in ("other", "unlucky", "other")]
+    assert pool.finish(other) == [(last[1], "b")]
+
+
 def test_a_tenant_at_its_own_bound_is_not_brought_back_for_having_waited():
     pool = Two(tenant=TenantBounds(running_max=1))
     first = pool.offer("a")
