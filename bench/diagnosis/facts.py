@@ -33,27 +33,25 @@ def of_run(run: StoredRun, gateway: Mapping[str, Any] | None = None) -> EngineFa
     """gateway: what the run's gateway was configured with, as plan.json keeps it; None where there is none of ours."""
     said = run.run.get("effective_args") or {}
     each = [value for value in said.values() if isinstance(value, Mapping)] or [said]
-    own = EngineFacts(
-        max_num_seqs=_sum(each, "max_num_seqs"),
-        step_tokens=_same(each, "max_num_batched_tokens"),
-        threshold=_same(each, "long_prefill_token_threshold"),
-        kv_tokens=_kv_tokens(each),
-    )
-    return own.over(_stated(run)).over(_configured(gateway))
+    own = replace(_limits(each), kv_tokens=_kv_tokens(each))
+    return _started(run).over(own).over(_stated(run)).over(_configured(gateway))
+
+
+def _started(run: StoredRun) -> EngineFacts:
+    """What a sweep read back from the engine that it had started."""
+    return _limits([(run.run.get("engine_start") or {}).get("effective") or {}])
 
 
 def _stated(run: StoredRun) -> EngineFacts:
     """What the user said with --metadata."""
-    said = [run.run.get("metadata") or {}]
-    return EngineFacts(
-        _sum(said, "max_num_seqs"),
-        _same(said, "max_num_batched_tokens"),
-        _same(said, "long_prefill_token_threshold"),
-    )
+    return _limits([run.run.get("metadata") or {}])
 
 
 def _configured(gateway: Mapping[str, Any] | None) -> EngineFacts:
-    each = [engine.get("limits") or {} for engine in (gateway or {}).get("engines", [])]
+    return _limits([engine.get("limits") or {} for engine in (gateway or {}).get("engines", [])])
+
+
+def _limits(each: Sequence[Mapping[str, Any]]) -> EngineFacts:
     return EngineFacts(
         _sum(each, "max_num_seqs"),
         _same(each, "max_num_batched_tokens"),

@@ -27,7 +27,7 @@ def figures(run: StoredRun, facts: EngineFacts) -> Figures:
     if len(seen) >= READINGS_MIN:
         found |= {**_of_engine(run, seen), **_room(seen, facts), **_times(planned, seen, run.window.seconds)}
         found |= _steps(found, planned)
-    return found | _of_ttft(found) | _interference(run.records, planned)
+    return found | _of_ttft(found) | _interference(run.records, planned) | _long_prompts(planned, facts)
 
 
 def _of_requests(planned: Sequence[RequestRecord], run: StoredRun) -> Figures:
@@ -166,6 +166,17 @@ def _interference(records: Sequence[RequestRecord], planned: Sequence[RequestRec
         found["interference_ms"] = with_ms - without_ms
         found["interference_times"] = with_ms / without_ms if without_ms else inf
         found["interference_of_ttft"] = min(1.0, found["shorts_that_met_long"] * (with_ms - without_ms) / fmean(whole))
+    return found
+
+
+def _long_prompts(planned: Sequence[RequestRecord], facts: EngineFacts) -> Figures:
+    found: Figures = {}
+    if facts.threshold is not None:
+        found["long_prefill_token_threshold"] = float(facts.threshold)
+    longs = long_classes(planned)
+    lengths = [record.prompt_tokens_planned for record in planned if record.class_name in longs]
+    if lengths and facts.step_tokens is not None:
+        found["steps_of_long"] = median(lengths) / facts.step_tokens
     return found
 
 

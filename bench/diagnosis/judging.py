@@ -54,6 +54,7 @@ def _held_against(rule: Rule, by_run: ByRun, words: Mapping[str, str]) -> Findin
         return None
     could = sum(_first_absent(rule, figures) is None for figures in by_run.values())
     evidence, against, missing = [_said(test, shows) for test in rule.needs], [], []
+    evidence += [_said(test, shows) for test in rule.about if all(test.figure in each for each in shows.values())]
     doubted = False
     for test in rule.confirms:
         if not all(test.figure in figures for figures in shows.values()):

@@ -47,8 +47,8 @@ class Test:
 @dataclass(frozen=True, slots=True)
 class Rule:
     """needs: all hold, or it is not this. unless: one that is known and holds, and it is not this. confirms: each adds
-    to how sure it is, and is missing or against it where it does not hold. strength: the figure that findings are
-    ordered by, a share of the time to first token or of the load.
+    to how sure it is, and is missing or against it where it does not hold. about: said where it is known, and weighs
+    nothing. strength: the figure that findings are ordered by, a share of the time to first token or of the load.
     """
 
     constraint: Constraint
@@ -56,6 +56,7 @@ class Rule:
     strength: str
     unless: tuple[Test, ...] = ()
     confirms: tuple[Test, ...] = ()
+    about: tuple[Test, ...] = ()
 
 
 _READINGS = Test(
@@ -154,6 +155,10 @@ RULES: tuple[Rule, ...] = (
             Test("kv_max", "the KV cache was {} full at most", at_most=0.9),
             Test("running_of_limit", "at most {} of max_num_seqs ran", at_most=0.99),
             _READINGS,
+        ),
+        about=(
+            Test("steps_of_long", "a long prompt fills {} steps of max_num_batched_tokens", "number"),
+            Test("long_prefill_token_threshold", "long_prefill_token_threshold is {}", "number"),
         ),
         strength="interference_of_ttft",
     ),

@@ -105,7 +105,13 @@ def played(
 
 def facts_said(setup: Setup) -> dict[str, Any]:
     blocks, tokens = setup.flags.kv_blocks, setup.flags.block_tokens
-    return {"num_gpu_blocks": str(blocks), "block_size": str(tokens), "max_num_seqs": str(setup.flags.max_num_seqs)}
+    return {
+        "num_gpu_blocks": str(blocks),
+        "block_size": str(tokens),
+        "max_num_seqs": str(setup.flags.max_num_seqs),
+        "max_num_batched_tokens": str(setup.flags.max_num_batched_tokens),
+        "long_prefill_token_threshold": str(setup.flags.long_prefill_token_threshold),
+    }
 
 
 def a_run(
@@ -242,6 +248,13 @@ def test_a_gateway_that_holds_back_before_an_unknown_limit_is_no_more_than_possi
     for name in ("four sequences behind a gateway", "three slots"):
         (found,) = group_of(without_limit(truth(name))).findings
         assert (found.constraint, found.certainty) == (Constraint.ADMISSION_TIGHT, Certainty.POSSIBLE)
+
+
+def test_how_many_steps_a_long_prompt_takes_is_said_where_it_is_known() -> None:
+    (found,) = group_of(truth("small steps and long prompts")).findings
+    said = [each.says for each in found.evidence]
+    assert "a long prompt fills 8 steps of max_num_batched_tokens" in said
+    assert "long_prefill_token_threshold is 0" in said
 
 
 def test_requests_that_are_in_no_queue_are_on_the_way() -> None:
@@ -408,6 +421,14 @@ def test_the_limit_is_what_the_engine_says_then_the_user_then_the_gateway(
     assert of_run(said, {"engines": [{"limits": each} for each in limits]}).max_num_seqs == found
 
 
+def test_what_a_sweep_read_back_comes_first() -> None:
+    run = a_run([], [], max_num_seqs="16", num_gpu_blocks="10", block_size="16")
+    swept = replace(
+        run, run={**run.run, "engine_start": {"effective": {"max_num_seqs": 4, "scheduling_policy": "fcfs"}}}
+    )
+    assert (of_run(swept).max_num_seqs, of_run(swept).kv_tokens) == (4, 160)
+
+
 def test_the_cache_is_as_large_as_its_blocks() -> None:
     assert of_run(a_run([], [], num_gpu_blocks="200", block_size="16")).kv_tokens == 3200
     assert of_run(a_run([], [], num_gpu_blocks="None", block_size="16")).kv_tokens is None
@@ -421,7 +442,7 @@ def test_every_figure_that_a_rule_names_is_measured_of_some_run() -> None:
     for name in (*TRUTH, "a low load behind a gateway"):
         run = truth(name)
         measured |= set(figures(run, of_run(run)))
-    tests = [test for rule in RULES for test in (*rule.needs, *rule.unless, *rule.confirms)]
+    tests = [test for rule in RULES for test in (*rule.needs, *rule.unless, *rule.confirms, *rule.about)]
     assert {test.figure for test in tests} | {rule.strength for rule in RULES} <= measured
     assert set(ABSENT) <= {test.figure for test in tests}
     assert all(test.says.count("{}") == 1 for rule in RULES for test in (*rule.needs, *rule.confirms))
