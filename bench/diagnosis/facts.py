@@ -13,7 +13,7 @@ from bench.records.stored import StoredRun
 class EngineFacts:
     """Of all engines of a run together; None: the record does not say it.
 
-    step_tokens, threshold: of one of them, in a step, in all and of one prompt.
+    step_tokens, threshold, kv_tokens: of one of them: in a step in all, and of one prompt; in the smallest KV cache.
     """
 
     max_num_seqs: int | None = None
@@ -62,7 +62,7 @@ def _limits(each: Sequence[Mapping[str, Any]]) -> EngineFacts:
 def _kv_tokens(each: Sequence[Mapping[str, Any]]) -> int | None:
     sizes = [(_whole(said.get("num_gpu_blocks")), _whole(said.get("block_size"))) for said in each]
     known = [blocks * tokens for blocks, tokens in sizes if blocks is not None and tokens is not None]
-    return sum(known) if known and len(known) == len(sizes) else None
+    return min(known) if known and len(known) == len(sizes) else None
 
 
 def _sum(each: Sequence[Mapping[str, Any]], name: str) -> int | None:

@@ -114,7 +114,8 @@ def _has_room(each: Moment, limit: int | None) -> bool:
 
 
 def _times(planned: Sequence[RequestRecord], seen: Sequence[Moment], window_s: float) -> Figures:
-    let_go = sum(1 for record in planned if record.dispatched_ms is not None and record.outcome is not Outcome.EXPIRED)
+    turned_away = (Outcome.EXPIRED, Outcome.REFUSED, Outcome.UNSENT)
+    let_go = sum(record.outcome not in turned_away for record in planned)
     if not let_go:
         return {}
     per_ms = let_go / (window_s * 1000)

@@ -1,4 +1,4 @@
-"""GPU memory and use of this machine by NVML, where there is one. Changes nothing there.
+"""GPUs of this machine and their memory by NVML, where there is one. Changes nothing there.
 
 nvidia-ml-py (the extra `gpu`) is optional: what cannot be read is absent, with the reason.
 """

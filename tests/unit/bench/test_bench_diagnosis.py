@@ -28,7 +28,7 @@ from bench.diagnosis.findings import Certainty, GroupDiagnosis
 from bench.diagnosis.moments import moments
 from bench.diagnosis.rules import ABSENT, RULES, Constraint
 from bench.load.pacing import Windows
-from bench.records.request import RequestRecord
+from bench.records.request import Outcome, RequestRecord
 from bench.records.store import RunFolder
 from bench.records.stored import StoredRun, read_run
 from bench.records.vllm_flat import flat
@@ -293,6 +293,19 @@ def test_a_long_prompt_that_a_gateway_may_hold_between_two_parts_is_not_on_the_w
     assert (moment.between, moment.prefilling) == (on_the_way, 1)
 
 
+def test_what_was_refused_passed_through_no_queue() -> None:
+    """Half of what comes is refused at once: the others' time in the engine's queue is not half as long for it."""
+    run = truth("four sequences")
+    refused = [
+        replace(each, outcome=Outcome.REFUSED, ended_ms=each.dispatched_ms, first_token_ms=None, status=429)
+        for each in run.records
+    ]
+    alone, beside = (
+        figures(replace(run, records=each), of_run(run)) for each in (run.records, [*run.records, *refused])
+    )
+    assert beside["engine_queue_ms"] == alone["engine_queue_ms"]
+
+
 def test_preemptions_alone_are_the_cache() -> None:
     lines = [{"at_ms": 5000 + n * 1000, "running": 4, "waiting": 0, "kv_usage_max": 0.97} for n in range(30)]
     (found,) = group_of(a_run(truth("a low load").records, lines, preemptions=12)).findings
@@ -432,6 +445,9 @@ def test_what_a_sweep_read_back_comes_first() -> None:
 def test_the_cache_is_as_large_as_its_blocks() -> None:
     assert of_run(a_run([], [], num_gpu_blocks="200", block_size="16")).kv_tokens == 3200
     assert of_run(a_run([], [], num_gpu_blocks="None", block_size="16")).kv_tokens is None
+    each = {name: {"num_gpu_blocks": blocks, "block_size": "16"} for name, blocks in (("a", "200"), ("b", "100"))}
+    run = a_run([], [])
+    assert of_run(replace(run, run={**run.run, "effective_args": each})).kv_tokens == 1600
 
 
 # ── the rules as data ──
