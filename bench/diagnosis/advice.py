@@ -86,7 +86,7 @@ ADVICE: dict[Constraint, Advice] = {
         "a faster or a second GPU, more KV cache",
     ),
     Constraint.ENGINE_SPEED: Advice(
-        "the engine's speed: more is offered than it computes, and none of its limits is reached",
+        "the engine's speed: more is offered than it computes, and no limit is seen to be reached",
         "offer less (a lower rate, bounded queues with refusals), shorter prompts or outputs, prefix caching, a "
         "faster or "
         "a second engine",

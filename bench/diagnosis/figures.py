@@ -78,20 +78,20 @@ def _room(seen: Sequence[Moment], facts: EngineFacts) -> Figures:
     """What the engine had left while requests waited in it, and while the gateway held some."""
     limit = facts.max_num_seqs
     found: Figures = {}
+    most = max(each.running for each in seen)
+    found["plateau_share"] = _share(seen, lambda each: each.waiting > 0 and each.running >= most)
     waiting = [each for each in seen if each.waiting]
     if waiting:
-        most = max(each.running for each in seen)
         found["at_limit_share"] = _share(waiting, lambda each: _at_limit(each, limit, most))
         found["kv_room_share"] = _share(waiting, lambda each: each.kv_room is not False)
     if limit is not None:
         found["limit_known"] = float(limit)
-        found["running_of_limit"] = max(each.running for each in seen) / limit
+        found["running_of_limit"] = most / limit
     held = [each for each in seen if each.queued]
     if any(each.queued is not None for each in seen):
         found["queued_share"] = len(held) / len(seen)
         found["queued_mean"] = fmean(each.queued or 0 for each in seen)
     if held:
-        most = max(each.running for each in seen)
         found["held_plateau_share"] = _share(held, lambda each: each.running >= most - 1)
         found["idle_room_share"] = _share(held, lambda each: _has_room(each, limit))
         if limit is not None:
@@ -104,7 +104,8 @@ def _at_limit(each: Moment, limit: int | None, most: float) -> bool:
     """Where nobody says the limit: as many run as ever did, and none of them is in prefill, so that tokens of the
     step are not what those who wait lack.
     """
-    return each.running >= most and each.prefilling <= each.waiting if limit is None else each.running >= limit
+    in_prefill = each.prefilling - each.between - each.waiting
+    return each.running >= most and in_prefill <= 0 if limit is None else each.running >= limit
 
 
 def _has_room(each: Moment, limit: int | None) -> bool:

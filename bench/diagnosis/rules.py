@@ -84,6 +84,9 @@ _BEHIND = Test("behind_share", "{} of what was offered in the window was not ans
 _PREEMPTED = Test("preemptions", "{} preemptions", "number", at_least=1)
 _ON_THE_WAY = Test("way_ms_of_ttft", "{} of the time to first token was spent in no queue", at_least=0.5)
 _LATE_CLIENT = Test("client_ms_of_ttft", "{} of the time to first token was the client's", at_least=0.2)
+_NO_PLATEAU = Test(
+    "plateau_share", "at {} of the readings some waited in the engine and as many ran as ever did", at_most=0.5
+)
 
 RULES: tuple[Rule, ...] = (
     Rule(
@@ -236,6 +239,7 @@ RULES: tuple[Rule, ...] = (
         confirms=(
             Test("prefilling_share", "prompts were in prefill at {} of the readings", at_least=0.9),
             Test("running_of_limit", "at most {} of max_num_seqs ran", at_most=0.99),
+            _NO_PLATEAU,
             _READINGS,
         ),
         strength="behind_share",
@@ -257,7 +261,7 @@ RULES: tuple[Rule, ...] = (
             _ON_THE_WAY,
             _LATE_CLIENT,
         ),
-        confirms=(Test("running_of_limit", "at most {} of max_num_seqs ran", at_most=0.99), _READINGS),
+        confirms=(Test("running_of_limit", "at most {} of max_num_seqs ran", at_most=0.99), _NO_PLATEAU, _READINGS),
         strength="behind_share",
     ),
 )

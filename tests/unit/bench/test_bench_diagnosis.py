@@ -244,6 +244,20 @@ def test_where_the_limit_is_in_no_record_it_is_missing_evidence() -> None:
     assert found.certainty is Certainty.SURE
 
 
+def test_an_unknown_limit_is_seen_where_some_requests_are_still_on_their_way() -> None:
+    """As on a live engine: its numbers are a step old, and its API server takes a while."""
+    run = without_limit(shifted(truth("four sequences"), planned_ms=320.0, dispatched_ms=320.0))
+    assert named(group_of(run)) == [Constraint.SEQUENCE_LIMIT]
+
+
+def test_an_engine_that_mostly_runs_as_many_may_be_at_a_limit_that_nobody_knows() -> None:
+    """1,024 sequences with long answers: new prompts are in prefill all the time, so it may be the steps as well."""
+    run = without_limit(played(rate=60, mix=(ClassLoad("short", 1, 64, 1024),)))
+    (found,) = group_of(run).findings
+    assert (found.constraint, found.certainty) == (Constraint.ENGINE_SPEED, Certainty.POSSIBLE)
+    assert [each.figure for each in found.against] == ["plateau_share"]
+
+
 def test_a_gateway_that_holds_back_before_an_unknown_limit_is_no_more_than_possible() -> None:
     for name in ("four sequences behind a gateway", "three slots"):
         (found,) = group_of(without_limit(truth(name))).findings
