@@ -11,6 +11,7 @@ from bench.commands import (
     capacity,
     compare,
     decide,
+    diagnose,
     faults,
     ladder,
     manifest,
@@ -18,6 +19,7 @@ from bench.commands import (
     report,
     run,
     simulate,
+    size,
     sweep,
     trace,
 )
@@ -42,7 +44,9 @@ _COMMANDS = {
     "manifest": manifest,
     "simulate": simulate,
     "report": report,
+    "diagnose": diagnose,
     "decide": decide,
+    "size": size,
 }
 
 

@@ -39,6 +39,14 @@ class Gpus:
         except self._nvml.NVMLError:
             return None
 
+    def busy_share(self) -> float | None:
+        """Of the driver's last sample period, the share in which the busiest device computed: an engine may use one."""
+        try:
+            used = [int(self._nvml.nvmlDeviceGetUtilizationRates(each).gpu) for each in self._handles]
+        except self._nvml.NVMLError:
+            return None
+        return max(used) / 100
+
 
 def find(load: Callable[[str], Any] = import_module) -> Gpus | NoGpu:
     """`load` imports NVML's Python binding."""
