@@ -263,7 +263,7 @@ def test_another_gateway_yaml_is_named(baseline: Manifest) -> None:
     assert found.field == "gateway.config_sha256"
 
 
-LOG = """(APIServer pid=1) INFO 01-01 00:00:00 [api_utils.py:286] non-default args: {'port': 8334, 'api_key': ['***'], %s'max_num_batched_tokens': 2048}
+LOG = """(APIServer pid=1) INFO 01-01 00:00:00 [api_utils.py:286] non-default args: {'port': 8334, 'api_key': ['***'], 'hf_token': 'hf_x', %s'max_num_batched_tokens': 2048}
 (EngineCore pid=2) INFO 01-01 00:00:01 [core.py:133] Initializing a V1 LLM engine (v0.32.0) with config: model='/m', speculative_config=None, dtype=torch.float32, max_seq_len=16384, tensor_parallel_size=1, quantization=None, enforce_eager=True, kv_cache_dtype=auto, seed=0
 """
 
@@ -274,7 +274,7 @@ def test_an_engines_log_tells_its_arguments_and_no_secret(more: str) -> None:
     assert (said["max_num_batched_tokens"], said["dtype"], said["quantization"]) == (2048, "torch.float32", None)
     assert (said["max_model_len"], said["enforce_eager"], said["speculative_config"]) == (16384, True, None)
     assert (said["scheduling_policy"], said["long_prefill_token_threshold"]) == ("fcfs", 0)
-    assert "api_key" not in said and "max_num_seqs" not in said, "the last start alone counts"
+    assert not {"api_key", "hf_token"} & said.keys() and "max_num_seqs" not in said, "the last start alone counts"
     assert heard.of_log("nothing") == {}
 
 
