@@ -132,6 +132,15 @@ def test_what_runs_goes_before_what_is_stated_and_a_contradiction_is_no_manifest
         fields(seen(a=an_engine(args=told(block_size=16, enable_prefix_caching=False, max_model_len=1))))
 
 
+@pytest.mark.parametrize(("stated", "told_of"), [("none", "SpeculativeConfig"), ("ngram, 3 tokens", None)])
+def test_speculation_that_is_stated_against_what_the_engine_says_is_no_manifest(stated: str, told_of: Any) -> None:
+    args = told(enable_prefix_caching=False, max_model_len=1, speculative_config=told_of)
+    with pytest.raises(UsageError, match=f"speculation: a says {told_of}"):
+        fields(seen(a=an_engine(args=args)), speculation=stated)
+    other = "none" if told_of is None else "ngram"
+    assert fields(seen(a=an_engine(args=args)), speculation=other)["speculation"] == other
+
+
 def test_a_policy_file_that_is_not_in_force_and_weights_that_were_shifted_are_no_state_to_go_back_to() -> None:
     saw = seen(a=an_engine())
     own = replace(saw.configured, policy_file=Path("/etc/mine.yaml"))
