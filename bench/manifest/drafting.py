@@ -145,7 +145,7 @@ def assembled(draft: Draft, seen: Seen, pool: str, baseline: Manifest | None, ma
         },
         "engines": {name: _engine(making, seen, name, pool) for name in seen.engines},
         "prefix_caching": making.read("prefix_caching", _caches(seen), "metrics"),
-        "speculation": making.stated("speculation"),
+        "speculation": _speculation(making, seen),
         "environment": dict(draft.environment),
         "routing": {"pool": pool, "weights": seen.configured.weights(pool), "target": list(seen.engines)},
         "health_probe": making.stated("health_probe"),
@@ -242,6 +242,15 @@ def _gateway(making: _Making, seen: Seen) -> dict[str, Any]:
         "config": configured.text,
         "policy": policy,
     }
+
+
+def _speculation(making: _Making, seen: Seen) -> Any:
+    stated = making.stated("speculation")
+    for name, heard in seen.engines.items():
+        told = heard.args.get("speculative_config")
+        if stated is not None and told is not None and (told.value is None) is not (stated == "none"):
+            making.missing("speculation", f"{name} says {told.value} ({told.source}), and stated is {stated}")
+    return stated
 
 
 def _caches(seen: Seen) -> bool | None:

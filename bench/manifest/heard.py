@@ -49,7 +49,7 @@ _SCHEDULER_WORDS = {
 }
 # Where the log has its line of arguments and they are not in it: vLLM's defaults that no hardware changes.
 _ABSENT_MEANS = {"scheduling_policy": "fcfs", "long_prefill_token_threshold": 0}
-_SECRET = ("api_key",)
+_SECRET = re.compile(r"api_key|hf_token|password|secret")  # the log has some of them as they are
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ def of_log(text: str) -> dict[str, Argument]:
                 found[name] = _argument(_literal(one[1]), "log")
     for line in _ARGS.findall(text)[-1:]:
         said = {**_ABSENT_MEANS, **_stated(line)}
-        found |= {name: _argument(value, "log") for name, value in said.items() if name not in _SECRET}
+        found |= {name: _argument(value, "log") for name, value in said.items() if not _SECRET.search(name)}
     return found
 
 

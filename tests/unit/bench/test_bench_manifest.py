@@ -132,6 +132,15 @@ def test_what_runs_goes_before_what_is_stated_and_a_contradiction_is_no_manifest
         fields(seen(a=an_engine(args=told(block_size=16, enable_prefix_caching=False, max_model_len=1))))
 
 
+@pytest.mark.parametrize(("stated", "told_of"), [("none", "SpeculativeConfig"), ("ngram, 3 tokens", None)])
+def test_speculation_that_is_stated_against_what_the_engine_says_is_no_manifest(stated: str, told_of: Any) -> None:
+    args = told(enable_prefix_caching=False, max_model_len=1, speculative_config=told_of)
+    with pytest.raises(UsageError, match=f"speculation: a says {told_of}"):
+        fields(seen(a=an_engine(args=args)), speculation=stated)
+    other = "none" if told_of is None else "ngram"
+    assert fields(seen(a=an_engine(args=args)), speculation=other)["speculation"] == other
+
+
 def test_a_policy_file_that_is_not_in_force_and_weights_that_were_shifted_are_no_state_to_go_back_to() -> None:
     saw = seen(a=an_engine())
     own = replace(saw.configured, policy_file=Path("/etc/mine.yaml"))
@@ -263,7 +272,7 @@ def test_another_gateway_yaml_is_named(baseline: Manifest) -> None:
     assert found.field == "gateway.config_sha256"
 
 
-LOG = """(APIServer pid=1) INFO 01-01 00:00:00 [api_utils.py:286] non-default args: {'port': 8334, 'api_key': ['***'], %s'max_num_batched_tokens': 2048}
+LOG = """(APIServer pid=1) INFO 01-01 00:00:00 [api_utils.py:286] non-default args: {'port': 8334, 'api_key': ['***'], 'hf_token': 'hf_x', %s'max_num_batched_tokens': 2048}
 (EngineCore pid=2) INFO 01-01 00:00:01 [core.py:133] Initializing a V1 LLM engine (v0.32.0) with config: model='/m', speculative_config=None, dtype=torch.float32, max_seq_len=16384, tensor_parallel_size=1, quantization=None, enforce_eager=True, kv_cache_dtype=auto, seed=0
 """
 
@@ -274,7 +283,7 @@ def test_an_engines_log_tells_its_arguments_and_no_secret(more: str) -> None:
     assert (said["max_num_batched_tokens"], said["dtype"], said["quantization"]) == (2048, "torch.float32", None)
     assert (said["max_model_len"], said["enforce_eager"], said["speculative_config"]) == (16384, True, None)
     assert (said["scheduling_policy"], said["long_prefill_token_threshold"]) == ("fcfs", 0)
-    assert "api_key" not in said and "max_num_seqs" not in said, "the last start alone counts"
+    assert not {"api_key", "hf_token"} & said.keys() and "max_num_seqs" not in said, "the last start alone counts"
     assert heard.of_log("nothing") == {}
 
 
