@@ -7,7 +7,7 @@ import platform
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from bench.engine.samples import GAP_S_TOLERATED
@@ -49,7 +49,7 @@ class RunConfig:
     engine_cost_per_hour: float | None
     metadata: Mapping[str, str]
     client_processes: int
-    engine_start: Mapping[str, Any]
+    engine_start: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self, identity: Mapping[str, Any]) -> dict[str, Any]:
         """identity: what the run was of, as far as that is known."""
