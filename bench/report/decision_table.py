@@ -105,7 +105,7 @@ def _why_not(decision: Decision, stage: Stage) -> str:
 
 def _ids(runs: Sequence[str]) -> str:
     """All of them are in decision.json."""
-    return "" if not runs else f"[{runs[0]}]" if len(runs) == 1 else f"[{runs[0]} and {len(runs) - 1} more runs]"
+    return "" if not runs else f"[{runs[0]}]" if len(runs) == 1 else f"[{runs[0]} and {len(runs) - 1} more]"
 
 
 def _checks(decision: Decision) -> str:

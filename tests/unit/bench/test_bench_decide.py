@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bench_kit import a_record
 from comparison_kit import (
     GOODPUT,
     Answer,
@@ -28,6 +29,7 @@ from bench.cli import main
 from bench.decision import drills, recovery
 from bench.decision.changes import FAILURES, Change, seen
 from bench.decision.evidence import Evidence, gather, together
+from bench.decision.interference import company
 from bench.decision.questions import answers, ways
 from bench.decision.recovery import Recovery
 from bench.decision.terms import DRILLS, Terms
@@ -65,16 +67,18 @@ def late_for(*arms: str, class_name: str = "short", share: int = 4) -> Answer:
     return answer
 
 
-def drilled(result_dir: Path, policy: str, *, failing: Sequence[str] = (), names: Sequence[str] = DRILLS) -> Path:
-    """The folder of drills, as `gateway bench faults` leaves one."""
-    folder = RunFolder(result_dir, f"faults-{policy}-{len(failing)}-{len(names)}")
+def drilled(
+    result_dir: Path, policy: str, *, failing: Sequence[str] = (), names: Sequence[str] = DRILLS, late: str = ""
+) -> Path:
+    """The folder of drills, as `gateway bench faults` leaves one. late: the one whose client was."""
+    folder = RunFolder(result_dir, f"faults-{policy}-{len(failing)}-{len(names)}{late}")
     held = [
         {
             "drill": name,
             "about": "",
             "run_id": f"drill-{policy}-{name}",
             "passed": name not in failing,
-            "client_late": False,
+            "client_late": name == late,
             "offered": 10,
             "completed": 10,
             "checks": [Check("nobody hung", name not in failing, "the slowest end after 99.0 s").to_json()],
@@ -195,6 +199,47 @@ def test_a_drill_that_failed_once_is_failed_and_one_not_held_is_missing(kept: Pa
     assert decision.why()[0].todo == (f"gateway bench faults {DRILLS[0]} --policy POLICY",)
     _, decision = decided(kept, faults=[drilled(tmp_path, "second")])
     assert "drills were held of second alone" in says(decision, "drills")
+
+
+def test_a_drill_whose_client_was_late_has_shown_nothing(kept: Path, tmp_path: Path) -> None:
+    _, decision = decided(kept, faults=[drilled(tmp_path, "first", late="flood")])
+    assert findings(decision, "flood") == [("first", Standing.UNKNOWN)] and decision.verdict is Verdict.MISSING
+
+
+def test_an_arm_that_was_not_measured_at_an_agreed_load_has_not_shown_it(tmp_path: Path) -> None:
+    both = a_scenario(name="both", rates_per_s=[1.5, 2.0], **BUSY)
+    arms = [{"name": name, "base_url": "http://127.0.0.1:1"} for name in ("first", "third")]
+    folders = [
+        a_comparison(tmp_path, both, late_for("first", "second")),
+        a_comparison(tmp_path, a_scenario(arms=arms, **BUSY), late_for("first")),
+    ]
+    _, decision = decided(*folders)
+    assert decision.standing("third").standing is Standing.UNKNOWN and decision.on_load_alone is Verdict.MISSING
+    assert decided(*folders, loads=["2"])[1].on_load_alone_arm == "third"
+
+
+def test_cells_of_a_sweep_that_the_engine_cannot_run_are_left_out(tmp_path: Path) -> None:
+    bad = lambda cell: Facts(late_ms=400.0 if cell.arm.name == "second" else 0.0)  # noqa: E731
+    folder = a_comparison(tmp_path, a_scenario(**BUSY), prompt, facts=bad)
+    said = json.loads((folder / "comparison.json").read_text())
+    for unknown, verdict in ((["--strange"], Verdict.KEEP), ([], Verdict.MISSING)):
+        said["sweep"] = {"cells": {"first": {"unknown": []}, "second": {"unknown": unknown}}}
+        (folder / "comparison.json").write_text(json.dumps(said))
+        assert decided(folder, faults=[drilled(tmp_path / str(verdict), "first")])[1].verdict is verdict
+
+
+def test_alone_is_who_met_as_many_of_its_own_class_as_usual(kept: Path) -> None:
+    def one(planned_ms: float, name: str = "short") -> RequestRecord:
+        ttft_ms = 100.0 if planned_ms < 90_000 else 900.0
+        return a_record(
+            class_name=name, planned_ms=planned_ms, first_token_ms=planned_ms + ttft_ms, ended_ms=planned_ms + 1500
+        )
+
+    quiet = [one(10_000.0 * number) for number in range(3)]
+    busy = [one(100_000.0 + 10_000 * number + step) for number in range(5) for step in (0.0, 1.0, 2.0)]
+    found = company([[*quiet, *busy, one(140_001.0, "long")]], "short", gather([kept], Terms()))
+    assert (found.alone, found.alone_in_time) == (8, 0)
+    assert (found.together, found.together_in_time) == (3, 0)
 
 
 def test_drills_are_of_an_arm_by_its_policys_hash_else_by_its_name(kept: Path, tmp_path: Path) -> None:
@@ -639,6 +684,8 @@ def test_the_five_questions_are_answered_with_their_evidence(tmp_path: Path) -> 
     terms = Terms(engine_cost_per_hour=3.6, alternative_cost=0.01, context_tokens=8320)
     said = answers(evidence, decision, terms, [])
     assert [each.answer for each in said] == ["yes", "latency cliff", "yes", "yes, over 3 repeats", "yes"]
+    assert all(line.startswith("load 1.4") for line in said[1].says)
+    assert answers(evidence, decision, Terms(context_tokens=9000), [])[2].answer == "not shown beyond 8320 tokens"
     assert (
         "short, load 0.5, 80/20: first token p95 200 ms (200 to 200 over 3 runs), limit 500 ms: holds" in said[0].says
     )
