@@ -45,6 +45,8 @@ async def test_policies_are_compared_through_gateways_that_are_the_benchs_own(fo
         "engine: scheduling fcfs",
     ]
     assert len({request.json["cache_salt"] for request in asked}) == 3
+    runs = [json.loads((kept.path / name / "run.json").read_text()) for name in kept.runs()]
+    assert len({run["policy_sha256"] for run in runs}) == 2
     assert not any("authorization" in request.headers for request in asked)
     texts = [(kept.path / name / "requests.jsonl").read_text() for name in kept.runs()]
     rows = [json.loads(line) for text in texts for line in text.splitlines()]
