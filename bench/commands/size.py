@@ -33,7 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model-config", type=Path, required=True, metavar="FILE_OR_FOLDER", help="config.json")
     memory = parser.add_argument_group("memory")
     memory.add_argument("--gpu-memory", type=_bytes, metavar="SIZE", help="of one GPU: 80GiB, 141GB")
-    memory.add_argument("--gpu-memory-utilization", type=_share, default=0.92, metavar="SHARE", help="(default 0.92)")
+    memory.add_argument(
+        "--gpu-memory-utilization", type=arguments.share, default=0.92, metavar="SHARE", help="(default 0.92)"
+    )
     memory.add_argument("--kv-cache-memory", type=_bytes, metavar="SIZE", help="stated instead of what is left")
     memory.add_argument("--tensor-parallel", type=arguments.whole, default=1, metavar="N", help="GPUs (default 1)")
     load = parser.add_argument_group("intended load")
@@ -85,11 +87,3 @@ def _bytes(text: str) -> int:
     if not size:
         raise argparse.ArgumentTypeError("must be a size with its unit: 80GiB, 141GB")
     return size
-
-
-def _share(text: str) -> float:
-    """An argparse type."""
-    value = float(text)
-    if not 0 < value <= 1:
-        raise argparse.ArgumentTypeError("must be above 0 and at most 1")
-    return value
