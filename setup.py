@@ -1,4 +1,4 @@
-"""Compiles the core and the simulated engine with mypyc where GATEWAY_COMPILED is 1; else all stays plain Python.
+"""Compiles the core and the simulations with mypyc where GATEWAY_COMPILED is 1; else all stays plain Python.
 
 The source is the same, and stays beside the extension modules for tracebacks. Why: docs/adr/0002-compiled-core.md
 """
