@@ -18,7 +18,7 @@ import jiter
 
 from gateway.wire.json_flaws import Flaw, Malformed, diagnose
 
-PIECE_BYTES = 2**17
+PIECE_BYTES = 2**18
 NAME_BYTES_MAX = 2**16
 # What lies around long strings: all that is no string, and the shorter strings.
 _AROUND = re.compile(rb'(?:[^"]++|"[^"\\]{0,1024}+(?:\\.[^"\\]{0,128}+){0,512}+")*+', re.DOTALL)
@@ -82,13 +82,14 @@ class Outline:
 
     def _take_string(self, body: bytes, at: int) -> int:
         """Keep the string that begins here apart, but a name, or one with a fault. Return where it ends."""
-        read: list[str] = []
+        text = ""
         start = at + 1
         for end in _piece_ends(body, start):
             piece = b'"%b"' % body[start:end]
             start = end
             try:
-                read.append(jiter.from_json(piece, cache_mode="none"))
+                # The string grows in its place, where to join its pieces at the end would be one step over all of it.
+                text += jiter.from_json(piece, cache_mode="none")
             except ValueError:
                 self.pieces.append(piece)
                 return _string_end(body, end)
@@ -98,7 +99,7 @@ class Outline:
         after = _match_end(_SPACE, body, start + 1)
         if body[after : after + 1] != b":":
             self.pieces.append(_PLACEHOLDER)
-            self._texts.append("".join(read))
+            self._texts.append(text)
         elif start - at > NAME_BYTES_MAX:
             raise Malformed("body_too_complex", f"A member's name is over {NAME_BYTES_MAX} bytes.", "body")
         else:
