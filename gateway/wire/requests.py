@@ -33,7 +33,8 @@ __all__ = ["BadRequest", "Call", "Draft", "body_type", "judge", "parse", "read"]
 
 _JSON, _FORM = "application/json", "multipart/form-data"
 # Lists that the policy's list_items_max does not bound: the prompt's own length is bounded in tokens.
-_UNBOUNDED_LISTS = frozenset({"messages", "prompt", "input", "tokens", "stop"})
+_STOPS = ("stop", "stop_sequences")
+_UNBOUNDED_LISTS = frozenset({"messages", "prompt", "input", "tokens", *_STOPS})
 # With these the engine's answer depends on computing the prompt in one go, or the prompt is not what it seems.
 _WHOLE_PROMPT_MEMBERS = (
     *("echo", "prompt_logprobs", "truncate_prompt_tokens", "use_beam_search"),
@@ -170,12 +171,16 @@ def _refuse_operator_members(members: Mapping[str, Any], allowed: frozenset[str]
 
 
 def _judge_lists(members: Mapping[str, Any], bounds: RequestBounds) -> None:
-    stop = members.get("stop")
-    if type(stop) is list:
-        _bound(len(stop), bounds.stop_max, "stop")
+    for name in _STOPS:
+        stop = members.get(name)
+        if type(stop) is list:
+            _bound(len(stop), bounds.stop_max, name)
     for name, value in members.items():
         if type(value) is list and name not in _UNBOUNDED_LISTS:
             _bound(len(value), bounds.list_items_max, name)
+    structured = members.get("structured_outputs")
+    if type(structured) is dict and type(choice := structured.get("choice")) is list:
+        _bound(len(choice), bounds.list_items_max, "structured_outputs.choice")
     if "logit_bias" in members and (logit_bias := read_object(members, "logit_bias")) is not None:
         _bound(len(logit_bias), bounds.list_items_max, "logit_bias")
 

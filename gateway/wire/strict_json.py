@@ -32,6 +32,7 @@ _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 _SPACE = re.compile(r"[ \t\n\r]*")
 _JSON_SPACE = b" \t\n\r"
 _LOOPED_ITEMS_MAX = 32
+_COMPRESSED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")  # how gzip and zstd begin
 _BETWEEN_VALUES = bytes(set(range(256)) - set(b",[{"))
 
 
@@ -39,6 +40,9 @@ def parse(body: bytes) -> dict[str, Any]:
     """The body's members; Malformed where it is not one unambiguous object."""
     if body.startswith(b"\xef\xbb\xbf"):
         raise Malformed("invalid_encoding", "The body begins with a byte order mark; send plain UTF-8.", "body")
+    if body.startswith(_COMPRESSED):
+        message = "The body is not JSON but looks compressed: name the coding in Content-Encoding."
+        raise Malformed("invalid_encoding", message, "body")
     return _read_quickly(body) if len(body) <= QUICK_BYTES_MAX else _read_in_pieces(body)
 
 

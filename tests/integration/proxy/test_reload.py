@@ -104,7 +104,8 @@ async def test_an_engine_that_is_new_gets_nothing_before_it_has_answered(tmp_pat
             await gateway.until(lambda: "b" in up(gateway))
 
 
-async def test_a_bad_change_is_named_refused_and_leaves_all_as_it_was(tmp_path):
+async def test_a_bad_change_is_named_refused_and_leaves_all_as_it_was(tmp_path, monkeypatch):
+    monkeypatch.setattr(reload, "LOOK_EVERY_S", 0.02)
     async with ScriptedEngine(answers.completion()) as engine, running(tmp_path, engine) as gateway:
         before = gateway.gateway.rooms.plan, gateway.gateway.rooms.pools, gateway.gateway.rooms.keyring
         await rewrite(tmp_path, settings_text({"a": engine.url}, engine={"pool": "nowhere"}))
@@ -117,6 +118,9 @@ async def test_a_bad_change_is_named_refused_and_leaves_all_as_it_was(tmp_path):
         assert before == (gateway.gateway.rooms.plan, gateway.gateway.rooms.pools, gateway.gateway.rooms.keyring)
         assert (await gateway.chat()).status == 200
         assert await gateway.metric("gateway_reloads_total", result="refused") >= 1
+        # What was there before the mistake is noticed by itself, though nothing else than it was ever in force.
+        await rewrite(tmp_path, settings_text({"a": engine.url}))
+        await gateway.until_metric("gateway_reloads_total", 1, result="applied")
 
 
 async def test_a_class_that_keys_name_cannot_be_taken_from_the_policy(tmp_path):

@@ -139,6 +139,8 @@ def test_the_model_is_known_before_any_other_field_is_judged() -> None:
         ({"bad_words": ["x"] * 9}, "array_above_max_length", "bad_words"),
         ({"anything_else": [1] * 9}, "array_above_max_length", "anything_else"),
         ({"logit_bias": {str(i): 1 for i in range(9)}}, "array_above_max_length", "logit_bias"),
+        ({"stop_sequences": ["a"] * 5}, "array_above_max_length", "stop_sequences"),
+        ({"structured_outputs": {"choice": ["a"] * 9}}, "array_above_max_length", "structured_outputs.choice"),
         ({"logit_bias": []}, "invalid_type", "logit_bias"),
     ],
 )

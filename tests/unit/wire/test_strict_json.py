@@ -193,3 +193,10 @@ def test_a_name_of_a_large_body_has_a_bound() -> None:
     padding = b"x" * strict_json.QUICK_BYTES_MAX
     assert parse(b'{"a":"%b","%b":1}' % (padding, name[2:])).keys() == {"a", name[2:].decode()}
     assert refusal(b'{"a":"%b","%b":1}' % (padding, name)) == ("body_too_complex", "body")
+
+
+@pytest.mark.parametrize("body", [b"\x1f\x8b\x08\x00", b"\x28\xb5\x2f\xfd\x04"])
+def test_a_compressed_body_that_is_not_called_so_is_told_what_is_missing(body: bytes) -> None:
+    with pytest.raises(Malformed) as caught:
+        parse(body)
+    assert (caught.value.code, "Content-Encoding" in caught.value.message) == ("invalid_encoding", True)
