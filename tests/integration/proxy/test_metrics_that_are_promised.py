@@ -8,6 +8,7 @@ from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.core.plan import AdmissionKind, OrderKind, Slo, SlotBudget
@@ -113,6 +114,19 @@ async def test_objectives_are_there_at_zero_and_counted_over_whatever_reached_ad
         engine.script = answers.error(500)
         await gateway.chat(stream=True)
         await gateway.until_metric("gateway_slo_total", 1, **slo, met="false")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_what_an_engine_refuses_for_what_it_is_meets_no_objective_and_misses_none(tmp_path, stream):
+    """It is answered at once: a flood of bad requests is not to look like good service."""
+    refused = {"error": {"message": "no", "type": "BadRequestError", "code": 400}}
+    early, in_band = answers.json_answer(refused, status=400), answers.stream_of(answers.event(refused))
+    async with ScriptedEngine() as engine, running(tmp_path, engine, plan=an_slo_plan()) as gateway:
+        engine.scripts += [early, in_band if stream else answers.json_answer(refused)]
+        for _ in range(2):
+            assert (await gateway.chat(stream=stream)).status == 400
+        assert await gateway.metric("gateway_requests_total", outcome="completed") == 2
+        assert await gateway.metric("gateway_slo_total") == 0
 
 
 async def test_each_end_and_each_want_of_room_is_there_at_zero_so_that_its_first_is_an_increase(tmp_path):
