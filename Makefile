@@ -63,7 +63,8 @@ cover: $(READY)
 ifneq ($(shell command -v cc),)
 compiled: $(COMPILED)/ready
 	PYTHONPATH=$(COMPILED) $(BIN)/python -P -m gateway --version | grep 'compiled core'
-	$(BIN)/python -m pytest --quiet --no-header -o pythonpath='$(COMPILED) .' tests/unit/core tests/simulation
+	$(BIN)/python -m pytest --quiet --no-header -o pythonpath='$(COMPILED) .' tests/unit/core tests/simulation \
+		tests/unit/bench/test_bench_simulate.py tests/unit/bench/test_emulator_parts.py
 else
 compiled:
 	@echo 'compiled: left out, since there is no C compiler here (on Debian: apt install gcc python3-dev)'

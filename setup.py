@@ -1,4 +1,4 @@
-"""Compiles the core and the simulated engine with mypyc where GATEWAY_COMPILED is 1; else all stays plain Python.
+"""Compiles the core and the simulations with mypyc where GATEWAY_COMPILED is 1; else all stays plain Python.
 
 The source is the same, and stays beside the extension modules for tracebacks. Why: docs/adr/0002-compiled-core.md
 """
@@ -9,10 +9,13 @@ from pathlib import Path
 from setuptools import Extension, setup
 
 CORE = [path for path in sorted(Path("gateway/core").glob("*.py")) if path.stem != "__init__"]
-# What runs once a step or a request, and that nobody derives from in plain Python.
+# What runs once a step or a request, and what derives from it: plain Python cannot.
 SIMULATION = [
     Path(f"bench/simulation/{name}.py")
-    for name in ("direct", "engine_room", "kv_blocks", "kv_runs", "posts", "quick_engine", "steps", "virtual_engine")
+    for name in (
+        *("direct", "emulator/generation", "engine_room", "kv_blocks", "kv_runs", "play", "posts", "quick_engine"),
+        *("steps", "virtual_engine", "virtual_pool"),
+    )
 ]
 
 

@@ -8,20 +8,20 @@ whoever makes a Campaign holds its folder (`bench.records.hold`), or two at once
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from bench.analysis.classes import Window
 from bench.cell import CellPlan, CellResult
-from bench.drive import run_cell
+from bench.drive import run_cell, unmeasured
 from bench.order import Cell
 from bench.records import stored
 from bench.records.request import RequestRecord
 from bench.report.progress import Progress
 from bench.report.run_table import describe
-from bench.scenario import Arm
 
 CUT_SUFFIX = ".cut"
 REPEATED_SUFFIX = ".invalid"
@@ -40,16 +40,29 @@ class CellRun:
     result: CellResult | None = None
 
 
-Ready = Callable[[Arm], AbstractContextManager[None]]
+class UnmeasurableError(Exception):
+    """A cell's target is not what is to be measured, or is not there: the cell is INVALID, and the others go on.
+
+    engine_start: as far as it is known.
+    """
+
+    def __init__(self, *reasons: str, engine_start: Mapping[str, Any] | None = None) -> None:
+        super().__init__("; ".join(reasons))
+        self.reasons = reasons
+        self.engine_start = engine_start or {}
 
 
-def as_it_is(_arm: Arm) -> AbstractContextManager[None]:
+EngineStart = Mapping[str, Any]
+Ready = Callable[[Cell], AbstractContextManager[EngineStart | None]]
+
+
+def as_it_is(_cell: Cell) -> AbstractContextManager[None]:
     """For targets that run by themselves."""
     return nullcontext()
 
 
 class Campaign:
-    """ready: a context in which an arm answers; entered for each of its cells alone.
+    """ready: a context in which a cell's target answers; what it gives tells how its engine was started, if it was.
 
     retry_invalid: runs that are there and INVALID are set aside, and run again.
     """
@@ -90,10 +103,16 @@ class Campaign:
     def _run(self, cell: Cell, progress: Progress) -> CellRun:
         began = time.monotonic()
         plan = self._plan_of(cell)
-        with self._ready(cell.arm):
-            result = run_cell(plan, self.folder, progress.say, progress.watch)
+        try:
+            with self._ready(cell) as engine_start:
+                plan = replace(plan, engine_start=engine_start or {})
+                result = run_cell(plan, self.folder, progress.say, progress.watch)
+        except UnmeasurableError as error:
+            result = unmeasured(replace(plan, engine_start=error.engine_start), self.folder, error.reasons)
+            progress.say(f"INVALID: {error}\n")
+        else:
+            progress.say(describe(result.measured, result.verdict) + "\n")
         progress.took(time.monotonic() - began)
-        progress.say(describe(result.measured, result.verdict) + "\n")
         return CellRun(
             cell,
             result.run_id,

@@ -18,18 +18,23 @@ from bench.scenario import Scenario
 from bench.strict_yaml import validated
 
 FILE = "plan.json"
-Plan = TypeVar("Plan", bound="CampaignPlan")
+Plan = TypeVar("Plan", bound="BegunPlan")
 
 
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class CampaignPlan(_Strict):
+class BegunPlan(_Strict):
     """kind: the command that began it. command: as it was typed."""
 
     kind: str
     command: list[str]
+
+
+class CampaignPlan(BegunPlan):
+    """One whose loads are known from its beginning."""
+
     scenario: Scenario
 
 
@@ -61,7 +66,7 @@ class LadderPlan(CampaignPlan):
     refine: int
 
 
-def begun(result_dir: Path, name: str, plan: CampaignPlan) -> Path:
+def begun(result_dir: Path, name: str, plan: BegunPlan) -> Path:
     """A new folder with its plan. Raises UsageError."""
     folder = RunFolder(result_dir, name)
     folder.write_json(FILE, plan.model_dump(mode="json"))

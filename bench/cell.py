@@ -25,7 +25,8 @@ from bench.trace.arrivals import Trace
 class CellPlan:
     """Everything that a cell is made of. idle_urls: engines that must be idle before it begins.
 
-    speed_probe: the target's engine is timed before and after it.
+    speed_probe: the target's engine is timed before and after it. engine_start: how the engine was started for it, and
+    what it says that it runs with; empty where it ran by itself.
     """
 
     cell_id: str
@@ -48,6 +49,7 @@ class CellPlan:
     metadata: Mapping[str, str]
     command: Sequence[str]
     speed_probe: bool = False
+    engine_start: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def window(self) -> Window:
@@ -76,14 +78,16 @@ class Seen:
     """What the load leaves behind, kept outside the event loop so that an interruption does not lose it.
 
     engines: those that are read, by name; samples: of them, until sampled_until_ms at the latest. target_gone: nothing
-    answered there after the load. processes: of the client. client_faults: why what they saw is not all.
-    speed: of the engines, before and after.
+    answered there after the load. policies: hashes of those that the gateway had in force before and after it; None: it
+    did not say. processes: of the client. client_faults: why what they saw is not all.
+    speed: of the engines, before and after. unsent_because: why nothing could be sent at all.
     """
 
     flights: list[Flight]
     started_at: float = 0.0
     engines: dict[str, Around] = field(default_factory=dict)
     target_gone: bool = False
+    policies: list[str | None] = field(default_factory=list)
     samples: list[dict[str, Any]] = field(default_factory=list)
     sampled_until_ms: float = 0.0
     processes: int = 0
@@ -91,3 +95,4 @@ class Seen:
     client_faults: list[str] = field(default_factory=list)
     busy_engines: list[str] = field(default_factory=list)
     speed: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    unsent_because: Sequence[str] = ()

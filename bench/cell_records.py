@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from bench import cell_identity
 from bench.analysis.cost import cost
 from bench.analysis.measurements import Measurements, put_together
 from bench.analysis.validity import Verdict, judge, warm_cache
@@ -29,9 +30,10 @@ def write_down(plan: CellPlan, run_id: str, folder: RunFolder, seen: Seen, *, in
         lag_tolerance_ms=plan.lag_tolerance_ms,
     )
     engines = around.to_json(seen.engines, seen.samples, seen.sampled_until_ms)
-    verdict = _judged(plan, seen, measured, engines, interrupted=interrupted)
-    version, effective_args = around.version(seen.engines), around.effective_args(seen.engines)
-    run = _config(plan, run_id, seen.processes).to_json(engine_version=version, effective_args=effective_args)
+    verdict = Verdict(tuple(seen.unsent_because), ())
+    if verdict.valid:
+        verdict = _judged(plan, seen, measured, engines, interrupted=interrupted)
+    run = _config(plan, run_id, seen.processes).to_json(cell_identity.identity(plan, seen))
     folder.write_json("run.json", run)
     folder.write_requests(records)
     if seen.samples:
@@ -53,6 +55,8 @@ def _judged(
 ) -> Verdict:
     reasons = [f"the engine at {url} was not idle at the start" for url in seen.busy_engines]
     reasons += [*seen.client_faults, *around.faults(seen.engines, seen.samples, seen.sampled_until_ms)]
+    if len(cell_identity.policies(seen)) > 1:
+        reasons.append("the gateway's policy was replaced during the run")
     if seen.target_gone:
         reasons.append(f"the target went away during the run: nothing answers at {plan.target.base_url} any more")
     notes = around.notes(seen.engines)
@@ -91,4 +95,5 @@ def _config(plan: CellPlan, run_id: str, processes: int) -> RunConfig:
         engine_cost_per_hour=plan.engine_cost_per_hour,
         metadata=plan.metadata,
         client_processes=processes,
+        engine_start=plan.engine_start,
     )

@@ -6,7 +6,23 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from bench.commands import calibrate, capacity, compare, faults, ladder, policies, report, run, simulate, trace
+from bench.commands import (
+    calibrate,
+    capacity,
+    compare,
+    decide,
+    diagnose,
+    faults,
+    ladder,
+    manifest,
+    policies,
+    report,
+    run,
+    simulate,
+    size,
+    sweep,
+    trace,
+)
 from bench.commands.exits import Exit
 from bench.errors import TargetUnreachableError, UsageError
 
@@ -23,9 +39,14 @@ _COMMANDS = {
     "trace": trace,
     "policies": policies,
     "ladder": ladder,
+    "sweep": sweep,
     "faults": faults,
+    "manifest": manifest,
     "simulate": simulate,
     "report": report,
+    "diagnose": diagnose,
+    "decide": decide,
+    "size": size,
 }
 
 

@@ -10,12 +10,12 @@ import subprocess
 import sys
 import time
 import urllib.error
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from bench.children import child
+from bench.children import guarded, lives, members
 from bench.direct import direct
 from bench.errors import TargetUnreachableError
 
@@ -32,10 +32,7 @@ def running(words: Sequence[str], log: Path, ready_url: str | None, *, module: s
     ready_url: what of its own port answers once it is up; None: nobody waits for that. module: run in gateway's place.
     """
     command = [sys.executable, "-m", module, *words]
-    with (
-        log.open("ab") as file,
-        child(command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT) as process,
-    ):
+    with log.open("ab") as file, guarded(command, stdout=file, stderr=subprocess.STDOUT) as process:
         if ready_url is not None:
             _wait_until_ready(process, words[0], ready_url, log)
         yield
@@ -52,9 +49,9 @@ def free_ports(number: int) -> list[int]:
 
 def _wait_until_ready(process: subprocess.Popen[bytes], name: str, url: str, log: Path) -> None:
     give_up_at = time.monotonic() + READY_S_MAX
-    while process.poll() is None and time.monotonic() < give_up_at:
+    while lives(process) and time.monotonic() < give_up_at:
         # Somebody else may have taken the port since it was free, and answers in the place of ours.
-        if listens(process.pid, urlsplit(url).port or 0):
+        if heard_by(members(process.pid), urlsplit(url).port or 0):
             try:
                 with direct.open(url, timeout=2):
                     return
@@ -64,11 +61,22 @@ def _wait_until_ready(process: subprocess.Popen[bytes], name: str, url: str, log
     raise TargetUnreachableError(f"`gateway {name}` does not come up: {log} says why")
 
 
-def listens(pid: int, port: int) -> bool:
-    """Whether this process is the one that listens on that port of this machine, as Linux tells."""
-    rows = [row.split() for row in Path("/proc/net/tcp").read_text(encoding="ascii").splitlines()[1:]]
-    sockets = {f"socket:[{row[9]}]" for row in rows if row[3] == _LISTEN and int(row[1].rpartition(":")[2], 16) == port}
-    return not sockets.isdisjoint(_open_files(pid))
+def heard_by(pids: Iterable[int], port: int) -> bool:
+    """Whether one of these processes listens on that port of this machine, as Linux tells."""
+    return not listeners(port).isdisjoint(sockets_of(pids))
+
+
+def listeners(port: int) -> set[str]:
+    """The sockets that listen on a port of this machine."""
+    tables = [Path("/proc/net/tcp"), Path("/proc/net/tcp6")]
+    lines = [line for table in tables if table.is_file() for line in table.read_text(encoding="ascii").splitlines()[1:]]
+    rows = [line.split() for line in lines]
+    return {f"socket:[{row[9]}]" for row in rows if row[3] == _LISTEN and int(row[1].rpartition(":")[2], 16) == port}
+
+
+def sockets_of(pids: Iterable[int]) -> set[str]:
+    """Everything that these processes have open, sockets by the names that `listeners` has for them."""
+    return {each for pid in pids for each in _open_files(pid)}
 
 
 def _open_files(pid: int) -> Iterator[str]:

@@ -122,5 +122,6 @@ def target_of(arm: Arm, file: Path) -> Target:
         key_names=arm.credentials,
         priority=arm.priority,
         metrics_urls=metrics_urls(arm.engine_metrics_url, f"{where}: engine_metrics_url"),
+        ops_url=None if arm.ops_url is None else clean_url(arm.ops_url, f"{where}: ops_url"),
         keys=resolve_keys(arm.credentials, os.environ),
     )

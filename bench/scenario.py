@@ -49,8 +49,8 @@ class Arm(_Strict):
     """One target of the comparison; the first arm is what the others are compared with.
 
     again: it is the first one once more, which shows how large a difference is noise. about: for the report's reader.
-    engine_metrics_url: of the engine behind it, or a list of all. chunk_tokens_max: what the arm's engine takes of one
-    prompt in a step.
+    engine_metrics_url: of the engine behind it, or a list of all. ops_url: of a gateway, which says there which policy
+    is in force. chunk_tokens_max: what the arm's engine takes of one prompt in a step.
     """
 
     name: ArmName
@@ -58,6 +58,7 @@ class Arm(_Strict):
     credentials: dict[ClassName, EnvName] = {}
     priority: dict[ClassName, Int64] = {}
     engine_metrics_url: str | Annotated[list[str], Field(min_length=1, max_length=ENGINES_MAX)] | None = None
+    ops_url: str | None = None
     again: bool = False
     about: str = ""
     chunk_tokens_max: Tokens | None = None

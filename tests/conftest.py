@@ -23,6 +23,7 @@ STARTED_ONCE_IN = {
     "tests/conformance/test_sdks_on_vllm.py": "the real engine",
     "tests/integration/emulator/": "the emulator",
     "tests/browser/": "the browser",
+    "tests/integration/bench/test_manifests.py": "two engines and a gateway of its own",
 }
 SHRINKING_S_MAX = 30  # of one failure, where five minutes are the default: no setting of a profile bounds it
 

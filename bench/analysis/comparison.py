@@ -1,7 +1,8 @@
 """Several arms on the same traces: pooled results of each, and ratios to the first. Pure.
 
 A trace counts where every arm has a valid run of it; all others are left out for all arms, so that each figure of one
-arm has its pair in the others.
+arm has its pair in the others. An arm all of whose runs under a load are INVALID takes no part in that load, as long as
+two others are left: an engine that cannot be started so says nothing of them.
 """
 
 from __future__ import annotations
@@ -81,12 +82,13 @@ class ArmResult:
 
 @dataclass(frozen=True, slots=True)
 class LoadResult:
-    """All arms under one load, over the traces that count."""
+    """All arms under one load, over the traces that count. arms_left_out: those of which no run is VALID."""
 
     load: Load
     traces: Sequence[str]
     left_out: Sequence[str]
     arms: Sequence[ArmResult]
+    arms_left_out: Sequence[str] = ()
 
 
 def compare(runs: Sequence[ArmRun], arms: Sequence[str], limits: Limits) -> list[LoadResult]:
@@ -97,34 +99,50 @@ def compare(runs: Sequence[ArmRun], arms: Sequence[str], limits: Limits) -> list
         own = [run for run in runs if run.load == load]
         traces = sorted({run.trace for run in own}, key=_in_order)
         counted = counted_traces(own, arms)
+        out = _without_a_valid_run(own, arms)
         by_arm = {
-            arm: [run for trace in counted for run in own if (run.trace, run.arm) == (trace, arm)] for arm in arms
+            arm: [run for trace in counted for run in own if (run.trace, run.arm) == (trace, arm)]
+            for arm in arms
+            if arm not in out
         }
-        first = by_arm[arms[0]]
+        first = by_arm.get(arms[0])
         results.append(
             LoadResult(
                 load=load,
                 traces=counted,
                 left_out=[each for each in traces if each not in counted],
-                arms=[_arm(arm, by_arm[arm], first, limits) for arm in arms] if counted else [],
+                arms=[_arm(arm, own, first, limits) for arm, own in by_arm.items()] if counted else [],
+                arms_left_out=out,
             )
         )
     return results
 
 
 def counted_traces(runs: Sequence[ArmRun], arms: Sequence[str]) -> list[str]:
-    """Of one load's runs, the traces of which every arm has a valid one."""
+    """Of one load's runs, the traces of which every arm that takes part has a valid one."""
     traces = sorted({run.trace for run in runs}, key=_in_order)
-    return [each for each in traces if {run.arm for run in runs if run.trace == each and run.valid} == set(arms)]
+    part = set(arms) - set(_without_a_valid_run(runs, arms))
+    return [each for each in traces if part and part <= {run.arm for run in runs if run.trace == each and run.valid}]
+
+
+def _without_a_valid_run(runs: Sequence[ArmRun], arms: Sequence[str]) -> list[str]:
+    """Of one load's runs: arms that were tried, and in vain. One that was not run yet is none of them."""
+    valid = {run.arm for run in runs if run.valid}
+    tried = {run.arm for run in runs}
+    out = [arm for arm in arms if arm in tried - valid]
+    return out if len(arms) - len(out) > 1 else []
 
 
 def _in_order(trace: str) -> tuple[int, str]:
     return len(trace), trace
 
 
-def _arm(arm: str, runs: Sequence[ArmRun], first: Sequence[ArmRun], limits: Limits) -> ArmResult:
+def _arm(arm: str, runs: Sequence[ArmRun], first: Sequence[ArmRun] | None, limits: Limits) -> ArmResult:
+    """first: of the arm that the ratios are to; None: it takes no part, and there are none."""
     classes = _classes(runs, limits)
     ratios: dict[tuple[str, str], Ratio] = {}
+    if first is None:
+        return ArmResult(arm, classes, _pooled_throughput(runs), ratios, None)
     for name in classes:
         for metric in RATIO_METRICS:
             pooled = _over(_p95(runs, name, metric), _p95(first, name, metric))

@@ -102,10 +102,13 @@ def differences(
     for load in sorted({run.load for run in runs}, key=lambda each: (each.rate_per_s, each.mix)):
         own = [run for run in runs if run.load == load]
         traces = counted_traces(own, arms)
+        ours = {run.arm for run in own if run.valid and run.trace in traces}
+        if arms[0] not in ours:
+            continue
         measured = {
             (run.trace, run.arm): by_class(run.records, window=run.window, limits=limits)
             for run in own
-            if run.trace in traces
+            if run.trace in traces and run.arm in ours
         }
         names = sorted({name for classes in measured.values() for name in classes if name != "all"}, reverse=True)
         for name in names:
@@ -113,6 +116,7 @@ def differences(
                 by_arm = {
                     arm: _pairs([(measured[trace, arms[0]], measured[trace, arm]) for trace in traces], name, value_of)
                     for arm in arms[1:]
+                    if arm in ours
                 }
                 floor = [abs(value) for arm in again for value in by_arm.get(arm, ())]
                 noise = max(floor, default=None)

@@ -40,7 +40,17 @@ def add_target(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--priority", nargs="+", default=[], metavar="CLASS=N", help="X-Vllm-Priority by class, straight to an engine"
     )
+    add_ops(group)
     add_engines(group)
+
+
+def add_ops(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--ops-url", metavar="URL", help="the gateway's ops port: it says which policy is in force")
+
+
+def ops_from(args: argparse.Namespace) -> str | None:
+    """Raises UsageError for what is no URL."""
+    return None if args.ops_url is None else clean_url(args.ops_url, "--ops-url")
 
 
 def add_engines(group: argparse._ArgumentGroup) -> None:
@@ -206,6 +216,7 @@ def target_from(args: argparse.Namespace) -> Target:
         key_names=key_names,
         priority=parse_priorities(args.priority, "--priority"),
         metrics_urls=metrics_urls(args.engine_url, "--engine-url"),
+        ops_url=ops_from(args),
         keys=resolve_keys(key_names, os.environ),
     )
 

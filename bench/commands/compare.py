@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from bench import campaign, campaign_plan
 from bench.analysis.comparison import ArmRun, LoadResult, compare
@@ -117,6 +118,13 @@ def measured(file: Path, result_dir: Path, command: Sequence[str]) -> Compared:
     return run_scenario(made, folder, command)
 
 
+More = Callable[[Sequence[CellRun]], Mapping[str, Any]]
+
+
+def nothing_more(_runs: Sequence[CellRun]) -> Mapping[str, Any]:
+    return {}
+
+
 def run_scenario(
     made: Planned,
     folder: Path,
@@ -124,8 +132,12 @@ def run_scenario(
     *,
     ready: Ready = campaign.as_it_is,
     retry_invalid: bool = False,
+    more: More = nothing_more,
 ) -> Compared:
-    """Run what of a scenario is not in `folder` yet, and print the tables of all. Raises as `execute` does."""
+    """Run what of a scenario is not in `folder` yet, and print the tables of all. Raises as `execute` does.
+
+    more: what comparison.json says beside it, of the runs so far.
+    """
     scenario, limits = made.scenario, made.limits
     served = tokenizer.load(scenario.tokenizer)
     plans = Plans(scenario, made.targets, limits, served=served, command=command, echo=say)
@@ -141,7 +153,7 @@ def run_scenario(
             loads = compare(runs, arms, limits)
             again = [arm.name for arm in scenario.arms if arm.again]
             found = differences(runs, arms, limits, again=again)
-            write_comparison(folder, scenario, work.runs, loads, found=found)
+            write_comparison(folder, scenario, work.runs, loads, found=found, more=more(work.runs))
             print("\n\n".join(part for part in (describe(loads), difference_table.describe(found, arms[0])) if part))
             say(f"\nrecords: {folder}")
     return Compared(scenario, work.runs, loads, folder)

@@ -122,10 +122,10 @@ def _live(args: argparse.Namespace) -> Scene:
         key_names=key_names,
         priority={},
         metrics_urls=metrics_urls(args.engine_url, "--engine-url"),
+        ops_url=arguments.ops_from(args),
         keys=resolve_keys(key_names, os.environ),
     )
-    ops_url = None if args.ops_url is None else clean_url(args.ops_url, "--ops-url")
-    return Scene(target, args.model, args.tokenizer, ops_url)
+    return Scene(target, args.model, args.tokenizer, target.ops_url)
 
 
 @contextmanager

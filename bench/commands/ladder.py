@@ -53,6 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     target.add_argument("--tokenizer", type=Path, metavar="DIR", help="folder of the served model's tokenizer")
     target.add_argument("--credential", nargs="+", default=[], metavar="[CLASS=]ENV", help="variables with the keys")
     target.add_argument("--priority", nargs="+", default=[], metavar="CLASS=N", help="straight to an engine")
+    arguments.add_ops(target)
     arguments.add_engines(target)
     load = parser.add_argument_group("load")
     load.add_argument(
@@ -143,6 +144,7 @@ def _plan(args: argparse.Namespace, command: Sequence[str]) -> LadderPlan:
         "credentials": parse_credentials(args.credential, "--credential"),
         "priority": parse_priorities(args.priority, "--priority"),
         "engine_metrics_url": args.engine_url,
+        "ops_url": arguments.ops_from(args),
     }
     args.mixes, args.seeds = [args.mix], [args.seed]
     return LadderPlan(

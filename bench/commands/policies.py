@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from bench.errors import UsageError
 from bench.load.target import clean_url
 from bench.local_gateway import LocalGateway, base_of_engine, base_of_file, chunk_tokens_max, engine_said, fresh_callers
 from bench.options import LONG, SHORT, parse_pairs
+from bench.order import Cell
 from bench.records.run import new_run_id
 from bench.trace import reading
 
@@ -92,9 +94,13 @@ def execute(args: argparse.Namespace, command: Sequence[str]) -> int:
         folder = campaign_plan.begun(args.result_dir, f"{scenario.name}-{new_run_id()}", plan)
     gateway = LocalGateway((folder / "gateway").absolute(), callers)
     # The address is this session's: where an interrupted comparison goes on, another port may be free.
-    arms = [arm.model_copy(update={"base_url": gateway.url}) for arm in scenario.arms]
+    arms = [arm.model_copy(update={"base_url": gateway.url, "ops_url": gateway.ops_url}) for arm in scenario.arms]
     made = planned(scenario.model_copy(update={"arms": arms}), where)
-    ready = lambda arm: gateway.serving(arm.name, made_of.policies[arm.name], made_of.bases[arm.name])  # noqa: E731
+
+    def ready(cell: Cell) -> AbstractContextManager[None]:
+        name = cell.arm.name
+        return gateway.serving(name, made_of.policies[name], made_of.bases[name])
+
     return of_runs(run_scenario(made, folder, command, ready=ready, retry_invalid=args.retry_invalid).runs)
 
 

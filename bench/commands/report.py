@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,10 +22,13 @@ HELP = "make tables and one HTML file from a run, a comparison, a ladder or dril
 EXAMPLE = """example:
   gateway bench report runs/policies-20260101T000000Z-0a1b2c3d
 
-Prints the tables as Markdown, and writes report.html (one file, opens offline, light and dark) and report.md beside the
-records, or where --out says. It says first which runs are INVALID and why; figures are of the traces that count.
+Prints the tables as Markdown, and writes report.html (one file, opens offline, light and dark), report.md and
+scorecard.json beside the records, or where --out says. It says first which runs are INVALID and why; figures are of the
+traces that count.
 
 exit codes: 0 all runs VALID (all drills passed), 1 a drill failed, 2 usage, 4 some runs are INVALID"""
+
+_HTML, _MARKDOWN = "report.html", "report.md"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,26 +41,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace, _command: Sequence[str]) -> int:
     """Raises UsageError."""
-    markdown, html, code = (
-        _drilled(args.folder) if (args.folder / FILE).is_file() else _measured(args.folder, args.calibration)
-    )
+    files, code = _drilled(args.folder) if (args.folder / FILE).is_file() else _measured(args.folder, args.calibration)
     folder = args.out or args.folder
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "report.html").write_text(html, encoding="utf-8")
-        (folder / "report.md").write_text(markdown, encoding="utf-8")
+        for name, text in files.items():
+            (folder / name).write_text(text, encoding="utf-8")
     except OSError as error:
         raise UsageError(f"--out: {folder} cannot be written ({error.strerror}). Choose another.") from error
-    print(markdown, end="")
-    say(f"\n{folder / 'report.html'}")
+    print(files[_MARKDOWN], end="")
+    say(f"\n{folder / _HTML}")
     return code
 
 
-def _measured(folder: Path, calibration: Path | None) -> tuple[str, str, int]:
+def _measured(folder: Path, calibration: Path | None) -> tuple[dict[str, str], int]:
     material = read(folder)
     made = report(material, None if calibration is None else _steps(calibration))
     code = Exit.VALID if all(run.stored.valid for run in material.runs) else Exit.INVALID
-    return made.markdown(), made.html(), code
+    card = json.dumps(made.card.to_json(), indent=2, allow_nan=False) + "\n"
+    return {_HTML: made.html(), _MARKDOWN: made.markdown(), "scorecard.json": card}, code
 
 
 def _steps(calibration: Path) -> EngineSteps:
@@ -64,8 +67,8 @@ def _steps(calibration: Path) -> EngineSteps:
     return EngineSteps(engine.step_time, engine.request_s, engine.max_num_batched_tokens, engine.max_num_batched_tokens)
 
 
-def _drilled(folder: Path) -> tuple[str, str, int]:
+def _drilled(folder: Path) -> tuple[dict[str, str], int]:
     held = read_json(folder / FILE)["drills"]
     said = describe(held)
     code = Exit.VALID if all(each["passed"] for each in held) else Exit.FAILURE
-    return f"{said}\n", document("fault drills: bench report", blocks(said)), code
+    return {_HTML: document("fault drills: bench report", blocks(said)), _MARKDOWN: f"{said}\n"}, code

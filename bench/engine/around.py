@@ -22,6 +22,7 @@ class Around:
     before: Reading | Unreadable | None = None
     after: Reading | Unreadable | None = None
     version: str | None = None
+    model_revision: str | None = None
 
 
 Lines = Sequence[Mapping[str, Any]]  # of engine.jsonl
@@ -95,6 +96,12 @@ def cached_share(said: Mapping[str, Any]) -> float | None:
 def version(engines: Mapping[str, Around]) -> str | None:
     """Of all; several ones one after another."""
     return ", ".join(sorted({engine.version for engine in engines.values() if engine.version is not None})) or None
+
+
+def model_revision(engines: Mapping[str, Around]) -> str | None:
+    """Of all, where all have one and the same."""
+    found = {engine.model_revision for engine in engines.values()}
+    return found.pop() if len(found) == 1 else None
 
 
 def effective_args(engines: Mapping[str, Around]) -> dict[str, Any]:

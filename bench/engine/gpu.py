@@ -1,4 +1,4 @@
-"""GPU memory of this machine by NVML, where there is one. Changes nothing there.
+"""GPUs of this machine and their memory by NVML, where there is one. Changes nothing there.
 
 nvidia-ml-py (the extra `gpu`) is optional: what cannot be read is absent, with the reason.
 """
@@ -25,12 +25,27 @@ class Gpus:
     _nvml: Any
     _handles: list[Any] = field(default_factory=list)
 
+    def names(self) -> list[str]:
+        """Each device with its memory in whole GiB, in the driver's order."""
+        return [f"{_text(self._nvml.nvmlDeviceGetName(each))}, {self._total_gib(each)} GiB" for each in self._handles]
+
+    def _total_gib(self, handle: Any) -> int:
+        return round(int(self._nvml.nvmlDeviceGetMemoryInfo(handle).total) / 1024**3)
+
     def used_bytes(self) -> int | None:
         """Memory in use now, of all devices together; None where the driver does not say at the moment."""
         try:
             return sum(int(self._nvml.nvmlDeviceGetMemoryInfo(each).used) for each in self._handles)
         except self._nvml.NVMLError:
             return None
+
+    def busy_share(self) -> float | None:
+        """Of the driver's last sample period, the share in which the busiest device computed: an engine may use one."""
+        try:
+            used = [int(self._nvml.nvmlDeviceGetUtilizationRates(each).gpu) for each in self._handles]
+        except self._nvml.NVMLError:
+            return None
+        return max(used) / 100
 
 
 def find(load: Callable[[str], Any] = import_module) -> Gpus | NoGpu:
@@ -45,3 +60,7 @@ def find(load: Callable[[str], Any] = import_module) -> Gpus | NoGpu:
     except nvml.NVMLError as error:
         return NoGpu(f"NVML: {error}")
     return Gpus(nvml, handles) if handles else NoGpu("no NVIDIA GPU")
+
+
+def _text(name: str | bytes) -> str:
+    return name.decode() if isinstance(name, bytes) else name  # older bindings give bytes

@@ -1,4 +1,4 @@
-"""Reads the engines' /metrics and the GPU's memory again and again, in a process of its own.
+"""Reads the engines' /metrics and the GPU's memory and use again and again, in a process of its own.
 
 Owns its timer and the lines that it writes; times are of the monotonic clock, which all processes of a machine share.
 It has nothing to do with the load: neither its reading nor its parsing holds up a request. Ends with its parent.
@@ -19,12 +19,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
-from urllib.parse import urlsplit
 
 from bench.children import child
 from bench.direct import direct
 from bench.engine import gpu
 from bench.engine.gpu import Gpus, NoGpu
+from bench.engine.hardware import is_this_machine
 from bench.engine.metrics import NO_ENGINE_METRICS, Reading, Unreadable, as_one, parse, wanted
 
 PERIOD_S = 1.0
@@ -57,7 +57,7 @@ def read_lines(path: Path | None) -> list[dict[str, Any]]:
 
 
 def sample(metrics_urls: Mapping[str, str], gpus: Gpus | NoGpu) -> dict[str, Any]:
-    """One line: when, and what the engines said as one and each; the GPUs' memory where they are this machine's."""
+    """One line: when, and what the engines said as one and each; memory and use of the GPUs of this machine."""
     at_s = time.perf_counter()
     # All at once: one that is slow to answer makes the others' readings no older.
     with ThreadPoolExecutor(len(metrics_urls)) as pool:
@@ -69,9 +69,9 @@ def sample(metrics_urls: Mapping[str, str], gpus: Gpus | NoGpu) -> dict[str, Any
         line |= {**_said(as_one(readings)), "engines": {name: _said(each) for name, each in readings.items()}}
     if isinstance(gpus, NoGpu):
         line["gpu_absent"] = gpus.reason
-    elif (used := gpus.used_bytes()) is not None:
-        line["gpu_memory_bytes"] = used
-    return line
+        return line
+    said = {"gpu_memory_bytes": gpus.used_bytes(), "gpu_busy_share": gpus.busy_share()}
+    return line | {name: value for name, value in said.items() if value is not None}
 
 
 def read(metrics_url: str) -> Reading | Unreadable:
@@ -104,10 +104,7 @@ def _said(reading: Reading | Unreadable) -> dict[str, Any]:
 
 def gpus_behind(metrics_urls: Iterable[str]) -> Gpus | NoGpu:
     """NVML sees this machine alone."""
-    hosts = [urlsplit(url).hostname or "" for url in metrics_urls]
-    if all(host in ("localhost", "::1") or host.startswith("127.") for host in hosts):
-        return gpu.find()
-    return NoGpu("the engine is on another machine")
+    return gpu.find() if is_this_machine(metrics_urls) else NoGpu("the engine is on another machine")
 
 
 def main(metrics_urls: Mapping[str, str], path: Path, parent: int) -> None:

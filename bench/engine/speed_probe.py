@@ -20,20 +20,19 @@ REQUEST_S_MAX = 30.0
 
 async def probe_all(metrics_urls: Iterable[str], model: str, clock: Callable[[], float]) -> list[dict[str, Any]]:
     """Time several engines, one after another."""
-    return [await _probe(url, model, clock) for url in metrics_urls]
+    engines = (Target("engine", url.removesuffix("/metrics"), key_names={}, priority={}) for url in metrics_urls)
+    return [await probe(engine, model, clock) for engine in engines]
 
 
-async def _probe(metrics_url: str, model: str, clock: Callable[[], float]) -> dict[str, Any]:
-    """Time the engine whose /metrics is there.
+async def probe(engine: Target, model: str, clock: Callable[[], float]) -> dict[str, Any]:
+    """Time one engine.
 
     Return seconds from sending to the first token and from there to the last, one each round; or why not.
     """
-    engine_url = metrics_url.removesuffix("/metrics")
-    target = Target(name="engine", base_url=engine_url, key_names={}, priority={})
     ttft_s: list[float] = []
     decode_s: list[float] = []
-    async with StreamingClient(engine_url, LONE_PATH, clock) as client:
-        requests = LoneRequests(client, target, model, clock)
+    async with StreamingClient(engine.base_url, LONE_PATH, clock) as client:
+        requests = LoneRequests(client, engine, model, clock)
         for _ in range(ROUNDS):
             timed = await requests.ask(PROMPT_TOKENS, OUTPUT_TOKENS, s_max=REQUEST_S_MAX)
             if not isinstance(timed, Timed):

@@ -1,9 +1,10 @@
-"""Reads the engine's own endpoints around a run: metrics, version, and whether it is idle. Changes nothing there."""
+"""Reads what engines and a gateway say of themselves around a run: metrics, version, policy. Changes nothing there."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,8 +16,10 @@ from bench.load.pacing import Clock
 SCRAPE_S_MAX = 10.0
 SCRAPE_BYTES_MAX = 16 * 1024 * 1024
 IDLE_POLL_S = 0.25
+NO_TLS = Unreadable("no_tls")  # somebody is there, whose certificate is not trusted or who speaks no TLS
 # An engine's gauges are set at the end of a step, so one zero may be older than a request just sent.
 IDLE_READINGS = 3
+_SNAPSHOT = re.compile(r"/snapshots/([0-9a-f]{40})(?:/|$)")
 
 
 async def scrape(session: aiohttp.ClientSession, metrics_url: str) -> Reading | Unreadable:
@@ -32,15 +35,40 @@ async def scrape(session: aiohttp.ClientSession, metrics_url: str) -> Reading | 
 
 async def engine_version(session: aiohttp.ClientSession, metrics_url: str) -> str | None:
     """What the engine's /version says; None where it has none."""
-    body = await page(session, metrics_url.removesuffix("/metrics") + "/version")
+    version = (await _object(session, metrics_url.removesuffix("/metrics") + "/version")).get("version")
+    return version if isinstance(version, str) else None
+
+
+async def model_revision(session: aiohttp.ClientSession, metrics_url: str) -> str | None:
+    """The commit of the served model, where the engine has it from a snapshot of the hub; None: it does not say."""
+    cards = (await _object(session, metrics_url.removesuffix("/metrics") + "/v1/models")).get("data")
+    first = cards[0] if isinstance(cards, list) and cards else None
+    return revision_in(str(first.get("root", ""))) if isinstance(first, dict) else None
+
+
+def revision_in(path: str) -> str | None:
+    """The commit in the path of a snapshot as the hub's cache lays it out; None where it is another path."""
+    found = _SNAPSHOT.search(path)
+    return None if found is None else found[1]
+
+
+async def policy_sha256(session: aiohttp.ClientSession, ops_url: str) -> str | None:
+    """The hash of the policy that a gateway has in force, by its ops port; None where that does not say."""
+    policy = (await _object(session, f"{ops_url}/api/state?promises=off")).get("policy")
+    digest = policy.get("sha256") if isinstance(policy, dict) else None
+    return digest if isinstance(digest, str) else None
+
+
+async def _object(session: aiohttp.ClientSession, url: str) -> Mapping[str, Any]:
+    """A page's JSON object; empty where it brings none."""
+    body = await page(session, url)
     if isinstance(body, Unreadable):
-        return None
+        return {}
     try:
         said: Any = json.loads(body)
     except ValueError:
-        return None
-    version = said.get("version") if isinstance(said, dict) else None
-    return version if isinstance(version, str) else None
+        return {}
+    return said if isinstance(said, dict) else {}
 
 
 async def wait_until_idle(session: aiohttp.ClientSession, metrics_url: str, *, wait_s_max: float, clock: Clock) -> bool:
@@ -74,5 +102,7 @@ async def page(
             return bytes(body)
     except TimeoutError:
         return Unreadable("timeout")
+    except aiohttp.ClientSSLError:
+        return NO_TLS
     except (aiohttp.ClientError, ConnectionError):
         return Unreadable("no_connection")

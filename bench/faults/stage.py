@@ -67,6 +67,7 @@ def embedded(drill: Drill, folder: Path, policy: str, callers: Callers) -> Itera
             key_names=callers.variables(),
             priority={},
             metrics_urls=metrics_urls(engine_url, "the engine"),
+            ops_url=gateway.ops_url,
             keys=callers.keys,
         )
         yield Scene(target, MODEL, FOLDER, gateway.ops_url)

@@ -97,6 +97,7 @@ def _nothing() -> None:
 
 
 def _note_headers(flight: Flight, headers: Mapping[str, str]) -> None:
+    flight.answer_id = word(headers.get("x-request-id"))
     flight.gateway_queue_ms = _whole(headers.get("x-gateway-queue-ms", ""))
     flight.gateway_length_class = word(headers.get("x-gateway-length-class"))
     flight.gateway_reason = word(headers.get("x-gateway-reason"))

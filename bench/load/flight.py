@@ -28,6 +28,7 @@ class Flight:
     ended_at: float | None = None
     ending: Ending | None = None
     status: int | None = None
+    answer_id: str | None = None
     gateway_queue_ms: int | None = None
     gateway_length_class: str | None = None
     gateway_reason: str | None = None
@@ -62,6 +63,7 @@ class Flight:
             outcome=ending.outcome,
             reason=ending.reason,
             status=self.status,
+            answer_id=self.answer_id,
             planned_ms=round((self.planned_at - started_at) * 1000, TIME_DIGITS),
             prompt_tokens_planned=arrival.prompt_tokens,
             output_tokens_planned=arrival.output_tokens,

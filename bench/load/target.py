@@ -21,6 +21,7 @@ class Target:
     key_names: the environment variables that the keys came from; these are recorded.
     priority: class name to the integer sent as X-Vllm-Priority, for engines that are tried without a gateway.
     metrics_urls: /metrics of the engines behind the target, by engine; those that are not to be read are not in it.
+    ops_url: of a gateway that says there which policy it has in force.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Target:
     key_names: Mapping[str, str]
     priority: Mapping[str, int]
     metrics_urls: Mapping[str, str] = field(default_factory=dict)
+    ops_url: str | None = None
     keys: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def headers(self, class_name: str, *others: str | None) -> dict[str, str]:
@@ -49,6 +51,7 @@ class Target:
             "credential_env": dict(self.key_names),
             "engine_priority": dict(self.priority),
             "engine_metrics_urls": list(self.metrics_urls.values()),
+            "ops_url": self.ops_url,
         }
         return {key: value for key, value in said.items() if value}
 

@@ -46,6 +46,7 @@ def write(
                 "mix": each.load.mix,
                 "traces": list(each.traces),
                 "left_out": list(each.left_out),
+                **({"arms_left_out": list(each.arms_left_out)} if each.arms_left_out else {}),
                 "arms": [arm.to_json() for arm in each.arms],
             }
             for each in loads

@@ -40,7 +40,10 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RequestRecord:
-    """See the module; `reason` refines the outcome, from a closed set or a short word of the server's."""
+    """See the module; `reason` refines the outcome, from a closed set or a short word of the server's.
+
+    answer_id: the server's own name for it, which `gateway explain` finds it by.
+    """
 
     index: int
     request_id: str
@@ -52,6 +55,7 @@ class RequestRecord:
     output_tokens_planned: int
     reason: str | None = None
     status: int | None = None
+    answer_id: str | None = None
     dispatched_ms: float | None = None
     connect_ms: float | None = None
     headers_ms: float | None = None

@@ -7,7 +7,7 @@ import platform
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from bench.engine.samples import GAP_S_TOLERATED
@@ -22,7 +22,10 @@ def new_run_id() -> str:
 
 @dataclass(frozen=True, slots=True)
 class RunConfig:
-    """What run.json says. Facts that the bench cannot see are absent; `metadata` is where the user states them."""
+    """What run.json says. Facts that the bench cannot see are absent; `metadata` is where the user states them.
+
+    engine_start: of an engine that the bench started for it.
+    """
 
     run_id: str
     cell_id: str
@@ -46,9 +49,10 @@ class RunConfig:
     engine_cost_per_hour: float | None
     metadata: Mapping[str, str]
     client_processes: int
+    engine_start: Mapping[str, Any] = field(default_factory=dict)
 
-    def to_json(self, *, engine_version: str | None, effective_args: Mapping[str, str]) -> dict[str, Any]:
-        """`engine_version` and `effective_args` are what the engine said at the start, where it was asked."""
+    def to_json(self, identity: Mapping[str, Any]) -> dict[str, Any]:
+        """identity: what the run was of, as far as that is known."""
         said: dict[str, Any] = {
             "schema_version": SCHEMA_VERSION,
             "run_id": self.run_id,
@@ -81,8 +85,6 @@ class RunConfig:
         }
         if self.engine_cost_per_hour is not None:
             said["engine_cost_per_hour"] = self.engine_cost_per_hour
-        if engine_version is not None:
-            said["engine_version"] = engine_version
-        if effective_args:
-            said["effective_args"] = dict(effective_args)
-        return said
+        if self.engine_start:
+            said["engine_start"] = dict(self.engine_start)
+        return said | dict(identity)

@@ -23,6 +23,8 @@ def _load(result: LoadResult) -> str:
         said.append(
             f"Left out for all arms, because a run of theirs is missing or INVALID: {', '.join(result.left_out)}."
         )
+    if result.arms_left_out:
+        said.append(f"Take no part, because none of their runs is VALID: {', '.join(result.arms_left_out)}.")
     if not result.arms:
         return f"{title}\n\n{' '.join(said)}"
     first = result.arms[0].arm

@@ -209,7 +209,11 @@ class Figures:
 
     def _runs(self, result: LoadResult) -> list[ReportRun]:
         """Those that count, in the order of their traces."""
-        own = [run for run in self.material.runs if run.load == result.load and run.trace in result.traces]
+        own = [
+            run
+            for run in self.material.runs
+            if run.load == result.load and run.trace in result.traces and run.arm not in result.arms_left_out
+        ]
         return sorted(own, key=lambda run: list(result.traces).index(run.trace))
 
     def _measured(self, run: ReportRun) -> dict[str, ClassMeasure]:

@@ -11,8 +11,9 @@ from bench.analysis.cost import cost
 from bench.analysis.measurements import ALL
 from bench.analysis.oracle import EngineSteps, OverOracle, over_oracle
 from bench.analysis.paired import Difference, differences
+from bench.analysis.scores import Scorecard
 from bench.records.request import Outcome
-from bench.report import difference_table, engine_table, oracle_table
+from bench.report import difference_table, engine_table, oracle_table, scorecard
 from bench.report.comparison_table import describe
 from bench.report.figures import Figures
 from bench.report.material import Material, ReportRun
@@ -29,6 +30,7 @@ class Report:
     material: Material
     results: Sequence[LoadResult]
     differences: Sequence[Difference]
+    card: Scorecard
     oracle: Sequence[tuple[Load, str, str, OverOracle]] = ()
 
     def markdown(self) -> str:
@@ -82,6 +84,7 @@ class Report:
     def _tables(self) -> str:
         first = self.material.arms[0]
         parts = [
+            scorecard.describe(self.card),
             describe(self.results),
             oracle_table.describe(self.oracle),
             self._engines(),
@@ -132,6 +135,7 @@ def report(material: Material, steps: EngineSteps | None = None) -> Report:
         material,
         results,
         differences(runs, material.arms, material.limits, again=material.again),
+        scorecard.of(material),
         [] if steps is None else _over_oracle(material, results, steps),
     )
 
@@ -152,5 +156,7 @@ def _over_oracle(
 
 
 def _counted(material: Material, result: LoadResult, arm: str) -> list[ReportRun]:
-    """The arm's runs of the traces that count."""
+    """The arm's runs of the traces that count; none where it takes no part."""
+    if arm in result.arms_left_out:
+        return []
     return [run for run in material.runs if (run.load, run.arm) == (result.load, arm) and run.trace in result.traces]

@@ -11,12 +11,12 @@ from functools import partial
 from random import Random
 
 from bench.simulation.engine_room import EngineRoom
-from bench.simulation.posts import Answer, Caller, Part, Post
+from bench.simulation.posts import Answer, Caller, Part, Post, Sender
 from bench.simulation.steps import EngineRequest
 from gateway.core.types import Outcome
 
 
-class DirectCallers:
+class DirectCallers(Sender):
     """Send callers to the engines of a room. `answers`: in order of arrival. first_number: of its requests."""
 
     def __init__(self, room: EngineRoom, *, seed: int = 0, first_number: int = 1) -> None:
@@ -50,7 +50,7 @@ class DirectCallers:
         number = self._number
         self._number += 1
         priority = 0 if caller.priority is None else caller.priority
-        part = Part(self, answer, EngineRequest(number, caller.prompt_tokens, caller.output_tokens, priority), None)
+        part = Part(self, answer, EngineRequest(number, caller.prompt_tokens, caller.output_tokens, priority))
         post.parts[number] = part
         if leaves_after_s is not None:
             room.at(began + caller.at_s + leaves_after_s, partial(self._leave, post, part), rank=1)

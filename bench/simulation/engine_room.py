@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from heapq import heappop, heappush
 
-from bench.simulation.posts import Engine, Part, Post, Run
+from bench.simulation.posts import Part, Post, Run
 from bench.simulation.steps import Step
+from bench.simulation.virtual_engine import VirtualEngine
 
 START = 1_000_000.0
 
@@ -22,7 +23,9 @@ class EngineRoom:
     unfinished: requests that have yet to come or to end, of all gateways.
     """
 
-    def __init__(self, engines: Mapping[str, Engine], *, batches_in_flight: int = 1, network_s: float = 0.001) -> None:
+    def __init__(
+        self, engines: Mapping[str, VirtualEngine], *, batches_in_flight: int = 1, network_s: float = 0.001
+    ) -> None:
         self.now = START
         self.posts = {name: Post(name, engine, batches_in_flight) for name, engine in engines.items()}
         self.network_s = network_s

@@ -6,42 +6,47 @@ request's own tokens, and their place in it; a request that says otherwise (`blo
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count as count_up
 
 from bench.simulation.kv_blocks import NOTHING_FOUND, Found, Holder, PlainBlocks
 
 
-@dataclass(eq=False, slots=True)
 class Run:
     """Blocks that one request named one after the other, by their places `first` to `behind`, the last excluded.
 
     What of it is evicted goes from it: what is left in the middle may be several runs, of one `strand`.
     """
 
-    strand: Strand
-    first: int
-    behind: int
+    __slots__ = ("behind", "first", "strand")
+
+    def __init__(self, strand: Strand, first: int, behind: int) -> None:
+        self.strand = strand
+        self.first = first
+        self.behind = behind
 
 
-@dataclass(eq=False, slots=True)
 class Span:
     """A part of a strand that somebody holds, or that is free. `order`: of when it was freed."""
 
-    strand: Strand
-    first: int
-    behind: int
-    order: int = 0
+    __slots__ = ("behind", "first", "order", "strand")
+
+    def __init__(self, strand: Strand, first: int, behind: int, order: int = 0) -> None:
+        self.strand = strand
+        self.first = first
+        self.behind = behind
+        self.order = order
 
 
-@dataclass(eq=False, slots=True)
 class Strand:
     """What one request named of one content. held: the spans of whoever holds some of it; free: those of nobody."""
 
-    content: int
-    held: list[Span] = field(default_factory=list)
-    free: list[Span] = field(default_factory=list)
+    __slots__ = ("content", "free", "held")
+
+    def __init__(self, content: int) -> None:
+        self.content = content
+        self.held: list[Span] = []
+        self.free: list[Span] = []
 
 
 def _without(first: int, behind: int, spans: list[Span]) -> list[tuple[int, int]]:

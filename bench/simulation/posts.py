@@ -5,44 +5,18 @@ Owns the records, and of each engine what is at it now. Knows no Admission: who 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from bench.simulation.steps import EngineRequest, Step
+from bench.simulation.virtual_engine import VirtualEngine
 from gateway.core.ticket import Ticket
 from gateway.core.types import EngineLoad, LengthClass, Outcome, Reason
 
 NEVER_S = float("-inf")
 RUN_STEPS_MAX = 256
-
-
-class Engine(Protocol):
-    """What steps: the model in bench.simulation, or vLLM's own scheduler under the same face."""
-
-    running: list[EngineRequest]
-    waiting: list[EngineRequest]
-    preemptions: int
-
-    @property
-    def busy(self) -> bool: ...
-
-    def add(self, request: EngineRequest) -> None: ...
-
-    def abort(self, request_id: int) -> None: ...
-
-    def schedule(self) -> Step: ...
-
-    def end(self, step: Step) -> None: ...
-
-    def steps_alike(self) -> int: ...
-
-    def ends_alike(self, begins_at: float, steps: int) -> list[float]: ...
-
-    def run_alike(self, scheduled: int, ended: int) -> list[Step]: ...
-
-    def look_at(self, request: EngineRequest) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,35 +36,40 @@ class Caller:
     priority: int | None = None
 
 
-@dataclass(eq=False, slots=True)
 class Answer:
     """What became of one caller. late: not wholly prefilled in the first step scheduled after it reached the engine.
 
     computed_tokens: that engines scheduled for it, over all its parts.
     """
 
-    caller: Caller
-    engine: str | None = None
-    first_token_at: float | None = None
-    ended_at: float | None = None
-    outcome: Outcome | None = None
-    late: bool = False
-    computed_tokens: int = 0
+    __slots__ = ("caller", "computed_tokens", "ended_at", "engine", "first_token_at", "late", "outcome")
+
+    def __init__(self, caller: Caller, engine: str | None = None) -> None:
+        self.caller = caller
+        self.engine = engine
+        self.first_token_at: float | None = None
+        self.ended_at: float | None = None
+        self.outcome: Outcome | None = None
+        self.late = False
+        self.computed_tokens = 0
 
 
-@dataclass(eq=False, slots=True)
 class Fate(Answer):
     """What became of one request inside admission.
 
     sent: of a divided prompt the parts that went, by their prefixes; None: the request itself.
     """
 
-    ticket: Ticket = field(kw_only=True)
-    waited_s: float | None = None
-    priority: int = 0
-    reason: Reason | None = None
-    sent: list[int | None] = field(default_factory=list)
-    recalls: int = 0
+    __slots__ = ("priority", "reason", "recalls", "sent", "ticket", "waited_s")
+
+    def __init__(self, caller: Caller, ticket: Ticket) -> None:
+        super().__init__(caller)
+        self.ticket = ticket
+        self.waited_s: float | None = None
+        self.priority = 0
+        self.reason: Reason | None = None
+        self.sent: list[int | None] = []
+        self.recalls = 0
 
     @property
     def length(self) -> LengthClass:
@@ -103,22 +82,28 @@ class Fate(Answer):
         return self.first_token_at - self.ticket.dispatched_at
 
 
-class Sender(Protocol):
+class Sender(ABC):
     """Whoever sends requests to engines, and hears what becomes of them."""
 
-    def first_token(self, part: Part) -> None: ...
+    @abstractmethod
+    def first_token(self, part: Part) -> None:
+        """Hear of a request's first token."""
 
-    def ended(self, part: Part) -> None: ...
+    @abstractmethod
+    def ended(self, part: Part) -> None:
+        """Hear that a request has its last token."""
 
 
-@dataclass(eq=False, slots=True)
 class Part:
     """One request at an engine. prefix_tokens: it computes so much of a prompt; None: it is the caller's own."""
 
-    sender: Sender
-    fate: Answer
-    request: EngineRequest
-    prefix_tokens: int | None
+    __slots__ = ("fate", "prefix_tokens", "request", "sender")
+
+    def __init__(self, sender: Sender, fate: Answer, request: EngineRequest, prefix_tokens: int | None = None) -> None:
+        self.sender = sender
+        self.fate = fate
+        self.request = request
+        self.prefix_tokens = prefix_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +128,7 @@ class Post:
     """
 
     name: str
-    engine: Engine
+    engine: VirtualEngine
     batches_in_flight: int
     up: bool = True
     in_flight: deque[tuple[Step, float]] = field(default_factory=deque)
@@ -155,7 +140,7 @@ class Post:
     epoch: int = 0
     cut_at: float = NEVER_S
 
-    def lose(self, fresh: Engine) -> None:
+    def lose(self, fresh: VirtualEngine) -> None:
         """Lose all that is at the engine; `fresh` is in its place, and cannot be reached yet."""
         for request_id in list(self.parts):
             self.let_go(request_id)

@@ -20,7 +20,7 @@ from bench.simulation.steps import EngineRequest, Step
 from bench.simulation.virtual_engine import VirtualEngine
 
 _rank = attrgetter("rank")
-_NOTHING = Step({}, 0.0, (), ())
+_NOTHING = Step({}, 0.0, [], [])
 
 
 @dataclass(slots=True)
@@ -167,7 +167,7 @@ class QuickEngine(VirtualEngine):
         skipped, self._ended = ended, self._ended + ended
         for number in range(skipped, scheduled):
             step_s = self.step_time.step_s(count, count, group.context + count * number, count)
-            flying.append((self._scheduled + number + 1, Step({}, step_s, (), (), count)))
+            flying.append((self._scheduled + number + 1, Step({}, step_s, [], [], count)))
         self._scheduled += scheduled
         group.context += count * scheduled
         return [step for _, step in flying]
@@ -228,7 +228,7 @@ class QuickEngine(VirtualEngine):
             sum(tokens.values()) + count, len(tokens) + count, context + group.context, chunks + count
         )
         group.context += count
-        step = Step(tokens, duration_s, tuple(first_tokens), tuple(ended), count)
+        step = Step(tokens, duration_s, first_tokens, ended, count)
         self._flying.append((number, step))
         if last:
             for request in last:

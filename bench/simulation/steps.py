@@ -6,8 +6,8 @@ Owns the words alone; the order in which tokens are given out is virtual_engine'
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,6 @@ class EngineFlags:
     max_num_active_seqs: int | None = None
 
 
-@dataclass(eq=False, slots=True)
 class EngineRequest:
     """One request inside the engine.
 
@@ -71,25 +70,50 @@ class EngineRequest:
     lost_tokens: computed, and lost by preemption. blocks, named, held: of the KV cache, `kv_blocks.Holder`.
     """
 
-    id: int
-    prompt_tokens: int
-    output_tokens: int
-    priority: int = 0
-    prefix: int = 0
-    prefix_tokens: int = 0
-    arrived: int = 0
-    rank: int = 0
-    computed: int = 0
-    sampled: int = 0
-    delivered: int = 0
-    in_flight: int = 0
-    stale: int = 0
-    preemptions: int = 0
-    cached_tokens: int = 0
-    lost_tokens: int = 0
-    blocks: int = 0
-    named: int = 0
-    held: list[Any] = field(default_factory=list)
+    __slots__ = (
+        "arrived",
+        "blocks",
+        "cached_tokens",
+        "computed",
+        "delivered",
+        "held",
+        "id",
+        "in_flight",
+        "lost_tokens",
+        "named",
+        "output_tokens",
+        "preemptions",
+        "prefix",
+        "prefix_tokens",
+        "priority",
+        "prompt_tokens",
+        "rank",
+        "sampled",
+        "stale",
+    )
+
+    def __init__(
+        self,
+        id: int,  # noqa: A002 - as vLLM calls it
+        prompt_tokens: int,
+        output_tokens: int,
+        priority: int = 0,
+        *,
+        prefix: int = 0,
+        prefix_tokens: int = 0,
+    ) -> None:
+        self.id = id
+        self.prompt_tokens = prompt_tokens
+        self.output_tokens = output_tokens
+        self.priority = priority
+        self.prefix = prefix
+        self.prefix_tokens = prefix_tokens
+        self.arrived = self.rank = 0
+        self.computed = self.sampled = self.delivered = 0
+        self.in_flight = self.stale = self.preemptions = 0
+        self.cached_tokens = self.lost_tokens = 0
+        self.blocks = self.named = 0
+        self.held: list[Any] = []
 
     @property
     def rest(self) -> int:
@@ -118,17 +142,27 @@ class EngineRequest:
         return "own", self.id, index
 
 
-class Step(NamedTuple):
+class Step:
     """One scheduled step: tokens by request id, in the order given out; who gets a first token and who ends by it.
 
     grouped: requests beside those, of which each gets its next token.
     """
 
-    tokens: dict[int, int]
-    duration_s: float
-    first_tokens: tuple[int, ...]
-    ended: tuple[int, ...]
-    grouped: int = 0
+    __slots__ = ("duration_s", "ended", "first_tokens", "grouped", "tokens")
+
+    def __init__(
+        self,
+        tokens: dict[int, int],
+        duration_s: float,
+        first_tokens: list[int],
+        ended: list[int],
+        grouped: int = 0,
+    ) -> None:
+        self.tokens = tokens
+        self.duration_s = duration_s
+        self.first_tokens = first_tokens
+        self.ended = ended
+        self.grouped = grouped
 
     @property
     def is_empty(self) -> bool:

@@ -6,9 +6,10 @@ Owns which runs there are and what comes back of each. Reads the clock for one t
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -191,17 +192,32 @@ def _classes(measured: Measurements) -> dict[str, ClassMeasure]:
 def run_all(todo: Sequence[Task], jobs: int, told: Callable[[int], None]) -> list[Run]:
     """told: how many have been run so far. One job runs in this process."""
     if jobs == 1:
-        runs = []
-        for task in todo:
-            runs.append(run(task))
-            told(len(runs))
-        return runs
-    with ProcessPoolExecutor(min(jobs, len(todo))) as processes:
-        runs = []
-        for done in processes.map(run, todo):
-            runs.append(done)
-            told(len(runs))
-    return runs
+        return _counted(map(run, todo), told)
+    # Forked, each process has the tasks: a plan of a compiled core cannot be sent to it.
+    with ProcessPoolExecutor(
+        min(jobs, len(todo)), mp_context=get_context("fork"), initializer=_take, initargs=(todo,)
+    ) as processes:
+        return _counted(processes.map(_run_taken, range(len(todo))), told)
+
+
+def _counted(runs: Iterable[Run], told: Callable[[int], None]) -> list[Run]:
+    done = []
+    for each in runs:
+        done.append(each)
+        told(len(done))
+    return done
+
+
+_taken: Sequence[Task] = ()
+
+
+def _take(todo: Sequence[Task]) -> None:
+    global _taken  # noqa: PLW0603 - of a process that does nothing else
+    _taken = todo
+
+
+def _run_taken(number: int) -> Run:
+    return run(_taken[number])
 
 
 def with_counts(scenario: Scenario, **counts: int | None) -> Scenario:

@@ -170,7 +170,7 @@ class VirtualEngine:
         context, chunks, first_tokens, ended = self._compute(tokens)
         total = sum(tokens.values())
         duration_s = self.step_time.step_s(total, len(tokens), context, chunks) if tokens else 0.0
-        return Step(tokens, duration_s, tuple(first_tokens), tuple(ended))
+        return Step(tokens, duration_s, first_tokens, ended)
 
     def _compute(self, tokens: dict[int, int]) -> tuple[int, int, list[int], list[int]]:
         """Move each request on by its tokens: what they attend to, who gets a first token, who has its last."""

@@ -2,18 +2,19 @@
 
 Decides nothing: what Admission dispatches, divides or takes back is sent, what the engines bring is reported back. The
 one algorithm that the proxy runs, without the proxy. Several may share an engine room: each then learns of the others
-what the engines' own numbers say.
+what the engines' own numbers say. A watcher is told all of it, and has no say.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import Protocol
 
 from bench.simulation.engine_room import EngineRoom
-from bench.simulation.posts import Caller, Engine, Fate, Part, Post
+from bench.simulation.posts import Caller, Fate, Part, Post, Sender
 from bench.simulation.steps import EngineRequest
+from bench.simulation.virtual_engine import VirtualEngine
 from gateway.core.admission import Admission
 from gateway.core.plan import LongPrefillMode, Plan
 from gateway.core.ticket import (
@@ -25,8 +26,6 @@ from gateway.core.ticket import (
     Proceed,
     Recalled,
     Refused,
-    SliceEnded,
-    SliceResult,
     Ticket,
 )
 from gateway.core.types import EngineSpec, Outcome
@@ -39,7 +38,20 @@ _NUMBERS = 1 << 48
 """Each gateway has so many numbers for its requests, that no other has."""
 
 
-class VirtualPool:
+class Watcher(Protocol):
+    """Whoever looks on."""
+
+    def hears(self, fate: Fate, event: Event) -> None:
+        """Take note of an event before it is followed."""
+
+    def sends(self, post: Post, part: Part) -> None:
+        """Take note of a request before it goes to an engine."""
+
+    def settled(self) -> None:
+        """Take note that all is followed that one call of Admission said."""
+
+
+class VirtualPool(Sender):
     """Run callers through Admission to engines. `fates`: by ticket id, in order of arrival.
 
     number: of this gateway, among those of the room. tells_cached: the engines say how much of a prompt they found
@@ -55,17 +67,16 @@ class VirtualPool:
         *,
         number: int = 0,
         tells_cached: bool = False,
+        watcher: Watcher | None = None,
     ) -> None:
         self.plan = plan
         self.room = room
         self.posts = room.posts
         self.admission = Admission(plan, specs)
         self.fates: dict[int, Fate] = {}
-        self.waiting: set[int] = set()
-        self.counts: Counter[Outcome] = Counter()
-        self.slices: Counter[SliceResult] = Counter()
         self._assign = assign
         self._tells_cached = tells_cached
+        self._watcher = watcher
         self._first_number = number * _NUMBERS
         self._parts = self._first_number + _FIRST_PART
         self._tick_at: float | None = None
@@ -91,7 +102,7 @@ class VirtualPool:
                     self._follow(self.admission.observe(post.name, post.load, room.now))
             room.at(room.now + LOOK_EVERY_S, self.look_at_engines, rank=1)
 
-    def restart(self, name: str, fresh: Engine, *, down_s: float) -> None:
+    def restart(self, name: str, fresh: VirtualEngine, *, down_s: float) -> None:
         """Lose an engine of this gateway alone, with all it holds; `fresh` is in its place after `down_s`."""
         post, room = self.posts[name], self.room
         post.lose(fresh)
@@ -116,8 +127,7 @@ class VirtualPool:
         self._let_come(callers, began)
         room = self.room
         ticket, events = self.admission.offer(self._assign(self.plan, caller), room.now)
-        self.fates[ticket.id] = Fate(caller, ticket=ticket)
-        self.waiting.add(ticket.id)
+        self.fates[ticket.id] = Fate(caller, ticket)
         if caller.leaves_after_s is not None:
             room.at(room.now + caller.leaves_after_s, partial(self._leave, ticket), rank=1)
         self._follow(events)
@@ -140,7 +150,7 @@ class VirtualPool:
         fate.priority = event.priority if fate.caller.priority is None else fate.caller.priority
         post.tickets[ticket] = None
         if not event.divided:
-            self._send(post, Part(self, fate, self._request(fate, None, self._first_number + ticket.id), None))
+            self._send(post, Part(self, fate, self._request(fate, None, self._first_number + ticket.id)))
             return
         way = ticket.assignment.plan.admission.long_prefill
         assert way is not None, "only what the plan divides is divided"
@@ -182,6 +192,8 @@ class VirtualPool:
             self._follow(self.admission.finish(ticket, Outcome.COMPLETED, self.room.now))
 
     def _send(self, post: Post, part: Part) -> None:
+        if self._watcher is not None:
+            self._watcher.sends(post, part)
         self.room.send(post, part)
 
     def _take_back(self, post: Post, ticket: Ticket) -> None:
@@ -206,38 +218,39 @@ class VirtualPool:
     # ── what Admission says ──
 
     def _follow(self, events: list[Event]) -> None:
+        watcher = self._watcher
         for event in events:
-            self._take_in(self.fates[event.ticket.id], event)
+            fate = self.fates[event.ticket.id]
+            if watcher is not None:
+                watcher.hears(fate, event)
+            self._take_in(fate, event)
         self._set_timer()
+        if watcher is not None:
+            watcher.settled()
 
     def _take_in(self, fate: Fate, event: Event) -> None:
         match event:
             case Dispatched():
-                self.waiting.discard(event.ticket.id)
                 self._place(fate, event)
-            case Proceed(prefix_tokens=prefix_tokens):
-                self._proceed(fate, prefix_tokens)
+            case FirstToken():
+                fate.first_token_at = self.room.now
+            case Finished():
+                self._end(fate, event.outcome)
+            case Proceed():
+                self._proceed(fate, event.prefix_tokens)
             case Recalled():
                 assert fate.engine is not None
                 fate.recalls += 1
                 self._take_back(self.posts[fate.engine], fate.ticket)
-            case SliceEnded(result=result):
-                self.slices[result] += 1
-            case FirstToken():
-                fate.first_token_at = self.room.now
-            case Refused(refusal=refusal, waited_s=waited_s, outcome=outcome):
-                fate.reason, fate.waited_s = refusal.reason, waited_s
-                self._end(fate, outcome)
-            case Finished(outcome=outcome):
-                self._end(fate, outcome)
+            case Refused():
+                fate.reason, fate.waited_s = event.refusal.reason, event.waited_s
+                self._end(fate, event.outcome)
             case _:
                 pass
 
     def _end(self, fate: Fate, outcome: Outcome) -> None:
         fate.outcome, fate.ended_at = outcome, self.room.now
         self.room.unfinished -= 1
-        self.waiting.discard(fate.ticket.id)
-        self.counts[outcome] += 1
         if fate.engine is not None:
             self.posts[fate.engine].tickets.pop(fate.ticket, None)
 

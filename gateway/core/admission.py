@@ -10,7 +10,6 @@ One module, because a ticket has one owner: what is judged, ordered, charged or 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from math import inf
 
 from gateway.core import early_rejection
@@ -81,12 +80,8 @@ class Admission:
             self._go_on(now, events)
         self._offers += 1
         fleet = self._fleet
-        needs = needs_of(assignment, fleet.kv_block_tokens)
         tenant = self._tenants.named(assignment.class_plan, assignment.tenant)
-        is_long = needs[0]
-        backlog, of_class = tenant.backlogs[is_long], tenant.class_backlogs[is_long]
-        deadline = now + assignment.wait_s_max
-        ticket = Ticket(self._offers, assignment, tenant, backlog, of_class, now, deadline, WAITING, needs, is_long)
+        ticket = Ticket(self._offers, assignment, tenant, needs_of(assignment, fleet.kv_block_tokens), now)
         ticket.is_repeat = self._repeats.is_repeat(assignment, now)
         no = self._refused_at_arrival(ticket, now)
         if no is not None:
@@ -96,8 +91,8 @@ class Admission:
         if ticket.is_repeat:
             ticket.cost_s *= self._plan.repeat_cost
         # Otherwise nothing can go that could not go before.
-        if self._waiting.join(ticket, now) and (fleet.has_slot(is_long) or fleet.divides):
-            head = self._lanes.by_length[is_long].head(now)
+        if self._waiting.join(ticket, now) and (fleet.has_slot(ticket.is_long) or fleet.divides):
+            head = self._lanes.by_length[ticket.is_long].head(now)
             if head is ticket or (head is not None and head.assignment.engine is not None):
                 self._dispatch(now, events)
         if ticket.state is WAITING:
@@ -306,7 +301,7 @@ class Admission:
         self._repeats.refused(ticket.assignment, now)
         waited_s = now - ticket.offered_at
         retry_s = self._refusals.retry_after_s(ticket, now) if refusal.retry_after_s is None else refusal.retry_after_s
-        return Refused(ticket, replace(refusal, waited_s=waited_s, retry_after_s=retry_s), waited_s, outcome)
+        return Refused(ticket, refusal.completed(waited_s, retry_s), waited_s, outcome)
 
     def _turn_away(self, ticket: Ticket, refusal: Refusal, now: float, outcome: Outcome = Outcome.REFUSED) -> Event:
         """End a ticket that waits."""
@@ -319,7 +314,7 @@ class Admission:
     def _dispatch(self, now: float, events: list[Event]) -> None:
         fleet, lanes = self._fleet, self._lanes
         fleet.settle(now)
-        while heads := lanes.heads(now, fleet.has_slot):
+        while heads := lanes.heads(now, fleet):
             if (choice := fleet.choose(heads)) is None:
                 if lanes.pass_over_bound(heads):
                     continue

@@ -6,8 +6,9 @@ them one holds both lengths. Never looks at budgets.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
+from gateway.core.fleet import Fleet
 from gateway.core.lane import Lane
 from gateway.core.orders import order_of
 from gateway.core.plan import AdmissionKind, Plan
@@ -44,15 +45,15 @@ class Lanes:
         lane = short.emptied(order, plan.classes)
         self.by_length = (lane, long.emptied(order, plan.classes) if _has_two(plan) else lane)
 
-    def heads(self, now: float, is_open: Callable[[int], bool]) -> Sequence[Ticket]:
+    def heads(self, now: float, fleet: Fleet) -> Sequence[Ticket]:
         """Return who is next in each lane, the oldest first.
 
-        is_open: whether anything of a length can go at all. Otherwise its head is left out: no other is behind it in
-        what they share, since it may be passed for want of what is its own.
+        Where nothing of a length can go at all its head is left out: no other is behind it in what they share, since it
+        may be passed for want of what is its own.
         """
         short_lane, long_lane = self.by_length
-        short = short_lane.head(now) if short_lane.requests and is_open(0) else None
-        if long_lane is short_lane or not long_lane.requests or not is_open(1):
+        short = short_lane.head(now) if short_lane.requests and fleet.has_slot(0) else None
+        if long_lane is short_lane or not long_lane.requests or not fleet.has_slot(1):
             return () if short is None else (short,)
         long = long_lane.head(now)
         if short is None or long is None:

@@ -24,6 +24,7 @@ _BELIEVED_CHANGE = 1.25  # as much as one prefill may differ from what was expec
 _OBSERVED_MIN = 8
 _PROBED_MIN = 3
 _SCALES = (0.01, 1 / 10_000, 1e-8)
+_TERMS = range(3)
 _FLOORS = (1e-5 / _SCALES[0], 1e-8 / _SCALES[1], 0.0)
 
 
@@ -143,7 +144,7 @@ class StepFit:
         for sample in samples:
             self._passed.add(sample)
         fitted = self.model.fitted or len(samples) >= _PROBED_MIN
-        model = _model(_solved(self._passed, self._anchor), fitted=fitted)
+        model = _model(_solved(self._passed, self._anchor), fitted=fitted, spread=None)
         self._strays = _Strays()
         for sample in samples:
             self._strays.add(sample.seconds / _prefill_s(model, sample) - 1.0)
@@ -171,8 +172,7 @@ class StepFit:
         self._passed.add(sample)
         self._observed += 1
         fitted = self.model.fitted or self._observed >= _OBSERVED_MIN
-        model = _model(_solved(self._passed, self._anchor), fitted=fitted)
-        self.model = replace(model, spread=self._strays.spread())
+        self.model = _model(_solved(self._passed, self._anchor), fitted=fitted, spread=self._strays.spread())
 
 
 class _Strays:
@@ -202,11 +202,11 @@ class _Equations:
         self.right = [0.0] * 3
 
     def add(self, sample: PrefillSample, weight: float = 1.0) -> None:
-        terms = (sample.steps, sample.prompt_tokens, sample.attended)
-        features = [term * scale / sample.seconds for term, scale in zip(terms, _SCALES, strict=True)]
-        for row in range(3):
+        terms = (float(sample.steps), float(sample.prompt_tokens), sample.attended)
+        features = [terms[at] * _SCALES[at] / sample.seconds for at in _TERMS]
+        for row in _TERMS:
             self.right[row] += weight * features[row]
-            for column in range(3):
+            for column in _TERMS:
                 self.square[row][column] += weight * features[row] * features[column]
 
     def fade(self) -> None:
@@ -225,11 +225,9 @@ def _prefill_s(model: StepModel, sample: PrefillSample) -> float:
     return sample.steps * model.base_s + sample.prompt_tokens * model.per_token_s + attention_s
 
 
-def _model(coefficients: Sequence[float], *, fitted: bool) -> StepModel:
-    base_s, per_token_s, per_token_context_s = (
-        value * scale for value, scale in zip(coefficients, _SCALES, strict=True)
-    )
-    return StepModel(base_s, per_token_s, per_token_context_s, fitted)
+def _model(scaled: Sequence[float], *, fitted: bool, spread: float | None) -> StepModel:
+    base_s, per_token_s, per_token_context_s = [scaled[at] * _SCALES[at] for at in _TERMS]
+    return StepModel(base_s, per_token_s, per_token_context_s, fitted, spread)
 
 
 def _solved(passed: _Equations, anchor: _Equations) -> list[float]:
@@ -239,10 +237,10 @@ def _solved(passed: _Equations, anchor: _Equations) -> list[float]:
     while free:
         rows = []
         for row in free:
-            square = [one + other for one, other in zip(passed.square[row], anchor.square[row], strict=True)]
+            square = [passed.square[row][at] + anchor.square[row][at] for at in _TERMS]
             square[row] *= 1.0 + _LOADING
-            fixed = sum(square[at] * _FLOORS[at] for at in range(3) if at not in free)
-            rows.append([*(square[at] for at in free), passed.right[row] + anchor.right[row] - fixed])
+            fixed = sum([square[at] * _FLOORS[at] for at in _TERMS if at not in free])
+            rows.append([*[square[at] for at in free], passed.right[row] + anchor.right[row] - fixed])
         found = dict(zip(free, _eliminated(rows), strict=True))
         lowest = min(free, key=lambda at: found[at] - _FLOORS[at])
         if found[lowest] >= _FLOORS[lowest]:
@@ -256,9 +254,12 @@ def _solved(passed: _Equations, anchor: _Equations) -> list[float]:
 def _eliminated(rows: list[list[float]]) -> list[float]:
     """Solve augmented rows in place. The loaded diagonal makes the matrix positive definite: no pivot is 0."""
     for at, row in enumerate(rows):
-        row[:] = [value / row[at] for value in row]
+        pivot = row[at]
+        for column in range(len(row)):
+            row[column] /= pivot
         for other in rows:
             if other is not row:
                 factor = other[at]
-                other[:] = [value - factor * own for value, own in zip(other, row, strict=True)]
+                for column in range(len(row)):
+                    other[column] -= factor * row[column]
     return [row[-1] for row in rows]

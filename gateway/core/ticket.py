@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from gateway.core.backlog import Backlog, ClassBacklog
 from gateway.core.plan import ClassPlan, Plan
 from gateway.core.tenants import Tenant
 from gateway.core.types import FallbackReason, LengthClass, Outcome, Refusal
@@ -66,43 +65,6 @@ class Forecast(NamedTuple):
         return waited_s * self.work_per_s / max(moved_s - self.moved_s, cost_s)
 
 
-@dataclass(eq=False, slots=True)
-class Ticket:
-    """One request inside admission, from offer to its single end. Changed by Admission alone.
-
-    backlog, class_backlog: of its length class, what waits of its tenant, and of all tenants of its service class.
-    is_long: 1 or 0, the place of its length class wherever there are two.
-    deadline: of the wait, seconds since the epoch. cost_s: predicted engine seconds, what fair queueing charges.
-    prefill_s: its own prefill as predicted at dispatch, seconds. forecast: at offer; None: none was made.
-    beside_long: dispatched while the engine had a long prompt in prefill. is_repeat: of a request that was refused.
-    """
-
-    id: int
-    assignment: Assignment
-    tenant: Tenant
-    backlog: Backlog
-    class_backlog: ClassBacklog
-    offered_at: float
-    deadline: float
-    state: TicketState
-    needs: Needs
-    is_long: int
-    cost_s: float = 0.0
-    engine: str | None = None
-    dispatched_at: float | None = None
-    first_token_at: float | None = None
-    forecast: Forecast | None = None
-    prefill_s: float = 0.0
-    beside_long: bool = False
-    is_repeat: bool = False
-    requeues: int = 0
-
-    @property
-    def kv_tokens(self) -> int:
-        """What it takes of the KV cache, in whole blocks."""
-        return self.needs[3]
-
-
 class TicketState(StrEnum):
     """WAITING in line → RUNNING at an engine → ENDED. An engine's own 429/503 leads back from RUNNING to WAITING."""
 
@@ -113,6 +75,66 @@ class TicketState(StrEnum):
 
 # As plain names: on Python 3.11 an enum's member is found at the cost of several calls.
 WAITING, RUNNING, ENDED = TicketState
+
+
+class Ticket:
+    """One request inside admission, from offer to its single end. Changed by Admission alone.
+
+    backlog, class_backlog: of its length class, what waits of its tenant, and of all tenants of its service class.
+    is_long: 1 or 0, the place of its length class wherever there are two.
+    deadline: of the wait, seconds since the epoch. cost_s: predicted engine seconds, what fair queueing charges.
+    prefill_s: its own prefill as predicted at dispatch, seconds. forecast: at offer; None: none was made.
+    beside_long: dispatched while the engine had a long prompt in prefill. is_repeat: of a request that was refused.
+    """
+
+    __slots__ = (
+        "assignment",
+        "backlog",
+        "beside_long",
+        "class_backlog",
+        "cost_s",
+        "deadline",
+        "dispatched_at",
+        "engine",
+        "first_token_at",
+        "forecast",
+        "id",
+        "is_long",
+        "is_repeat",
+        "needs",
+        "offered_at",
+        "prefill_s",
+        "requeues",
+        "state",
+        "tenant",
+    )
+
+    def __init__(self, number: int, assignment: Assignment, tenant: Tenant, needs: Needs, offered_at: float) -> None:
+        is_long = needs[0]
+        self.id = number
+        self.assignment = assignment
+        self.tenant = tenant
+        self.backlog = tenant.backlogs[is_long]
+        self.class_backlog = tenant.class_backlogs[is_long]
+        self.offered_at = offered_at
+        self.deadline = offered_at + assignment.wait_s_max
+        self.state = WAITING
+        self.needs = needs
+        self.is_long = is_long
+        self.cost_s = 0.0
+        self.engine: str | None = None
+        self.dispatched_at: float | None = None
+        self.first_token_at: float | None = None
+        self.forecast: Forecast | None = None
+        self.prefill_s = 0.0
+        self.beside_long = False
+        self.is_repeat = False
+        self.requeues = 0
+
+    @property
+    def kv_tokens(self) -> int:
+        """What it takes of the KV cache, in whole blocks."""
+        return self.needs[3]
 
 
 class SliceResult(StrEnum):

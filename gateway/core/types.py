@@ -136,6 +136,11 @@ class Refusal:
     waited_s: float | None = None
     retry_after_s: float | None = None
 
+    def completed(self, waited_s: float, retry_after_s: float) -> Refusal:
+        """Return the refusal as it is told: how long the request waited, and when another try may be worth it."""
+        said = self.code, self.param, self.resource, self.limit, self.observed
+        return Refusal(self.reason, self.message, *said, waited_s, retry_after_s)
+
 
 @dataclass(frozen=True, slots=True)
 class EngineLimits:

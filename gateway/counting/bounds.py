@@ -24,9 +24,9 @@ class TextBounds:
     chars_per_token_max: int
     is_lossless: bool
 
-    def overruns(self, text: str, context_tokens: int | None) -> bool:
-        """Whether the engine refuses the text for its characters alone, before it tokenises it."""
-        return context_tokens is not None and len(text) > context_tokens * self.chars_per_token_max
+    def overruns(self, chars: int, context_tokens: int | None) -> bool:
+        """Whether the engine refuses a text of so many characters before it tokenises it."""
+        return context_tokens is not None and chars > context_tokens * self.chars_per_token_max
 
     def tokens_at_least(self, text: str) -> int:
         """Tokens that the text surely has; 0 where nothing is proved."""

@@ -21,6 +21,9 @@ from jinja2 import nodes
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from gateway.counting.shapes import Shapes
+from gateway.counting.verbatim import keeps_content_verbatim
+
 Conversation = Sequence[Mapping[str, Any]]
 
 _CONTINUE_MARK = "CONTINUE_FINAL_MESSAGE_TAG "
@@ -38,7 +41,7 @@ class ChatTemplate:
     """One compiled template.
 
     content_format: what its loops over content tell. knows_developer: whether it names the developer role.
-    variables: every name that it looks up; others given to it have no effect.
+    variables: every name that it looks up; others given to it have no effect. shapes: where it keeps content verbatim.
     """
 
     def __init__(self, source: str) -> None:
@@ -51,7 +54,9 @@ class ChatTemplate:
         self._source = source
         self.content_format = ContentFormat.PARTS if _loops_over_content(tree) else ContentFormat.STRING
         self.knows_developer = '"developer"' in source or "'developer'" in source
-        self.variables = frozenset(jinja2.meta.find_undeclared_variables(tree))
+        is_kept = self.content_format is ContentFormat.STRING and keeps_content_verbatim(tree)
+        self.shapes = Shapes() if is_kept else None
+        self.variables = frozenset(jinja2.meta.find_undeclared_variables(tree))  # last: it folds the tree's constants
 
     def render(
         self,
@@ -62,20 +67,21 @@ class ChatTemplate:
         add_generation_prompt: bool,
         continue_final_message: bool,
         variables: Mapping[str, Any],
-    ) -> str:
-        """The prompt's text. Raises whatever the template raises for a conversation that it does not take."""
+    ) -> list[str]:
+        """The prompt's text, in pieces. Raises whatever the template raises for what it does not take."""
         if continue_final_message:
             conversation, final_text = _marked(conversation, self._source)
         else:
             final_text = ""
-        text = self._template.render(
-            messages=conversation,
-            tools=tools,
-            documents=documents,
-            add_generation_prompt=add_generation_prompt,
+        given = {
+            "messages": conversation,
+            "tools": tools,
+            "documents": documents,
+            "add_generation_prompt": add_generation_prompt,
             **variables,
-        )
-        return _cut(text, final_text) if continue_final_message else text
+        }
+        pieces = list(self._template.root_render_func(self._template.new_context(given)))
+        return [_cut("".join(pieces), final_text)] if continue_final_message else pieces
 
 
 def _marked(conversation: Conversation, source: str) -> tuple[Conversation, str]:

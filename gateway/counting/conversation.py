@@ -33,7 +33,7 @@ _KNOWN_PART_MEMBERS = frozenset(
     }
 )
 # Attribution lines of one client that change with every request; the engine drops them.
-_DROPPED_SYSTEM_LINE = "x-anthropic-billing-header"
+DROPPED_SYSTEM_LINE = "x-anthropic-billing-header"
 # Variables that would reach the rendering function itself instead of the template.
 _RESERVED_VARIABLES = (
     "chat_template",
@@ -44,17 +44,20 @@ _RESERVED_VARIABLES = (
     "model_config",
     "return_assistant_tokens_mask",
 )
+# Without them a message is its role and its content.
+_FURTHER_MEMBERS = frozenset({"tool_calls", "reasoning", "reasoning_content", "tool_call_id", "name", "task"})
 _VARIABLE_HOLDERS = frozenset({"chat_template_kwargs", "documents", "reasoning_effort"})
 
 
 def conversation_of(messages: Sequence[Mapping[str, Any]], content_format: ContentFormat) -> list[Message]:
     """The messages as the template gets them."""
-    return [_message(message, content_format) for message in messages]
+    as_parts = content_format is ContentFormat.PARTS
+    return [_message(message, as_parts) for message in messages]
 
 
 def with_system_for_developer(conversation: list[Message]) -> list[Message]:
     """For a template that does not know the developer role: system messages instead, all in one at the front."""
-    if all(message["role"] != "developer" for message in conversation):
+    if "developer" not in [message["role"] for message in conversation]:
         return conversation
     renamed = [_as_system(message) if message["role"] == "developer" else message for message in conversation]
     systems = [index for index, message in enumerate(renamed) if message["role"] == "system"]
@@ -93,22 +96,20 @@ def _is_given(value: Any) -> bool:
     return value is not None and value != "auto"
 
 
-def _message(message: Mapping[str, Any], content_format: ContentFormat) -> Message:
+def _message(message: Mapping[str, Any], as_parts: bool) -> Message:
     role, content = message["role"], message.get("content")
     built: Message = {"role": role}
-    if (
-        content_format is ContentFormat.STRING
-        and isinstance(content, str)
-        and not (role == "system" and content.startswith(_DROPPED_SYSTEM_LINE))
-    ):
+    if not as_parts and isinstance(content, str) and not (role == "system" and content.startswith(DROPPED_SYSTEM_LINE)):
         built["content"] = content
     else:
         # An empty text leaves no line.
-        pieces = [piece for part in _parts(content, role) if (piece := _piece(part, content_format))]
-        if content_format is ContentFormat.PARTS:
+        pieces = [piece for part in _parts(content, role) if (piece := _piece(part, as_parts))]
+        if as_parts:
             built["content"] = _tool_content(pieces) if role == "tool" else pieces
         else:
             built["content"] = "\n".join(pieces)
+    if role != "developer" and _FURTHER_MEMBERS.isdisjoint(message):
+        return built
     if role == "assistant":
         _add_assistant_members(built, message)
     elif role == "tool" and "tool_call_id" in message:
@@ -131,16 +132,15 @@ def _parts(content: Any, role: str) -> list[Any]:
     kept = []
     for part in parts:
         text = part if isinstance(part, str) else part.get("text") if part.get("type") == "text" else None
-        if not (isinstance(text, str) and text.startswith(_DROPPED_SYSTEM_LINE)):
+        if not (isinstance(text, str) and text.startswith(DROPPED_SYSTEM_LINE)):
             kept.append(part)
         elif rest := text.partition("\n")[2]:
             kept.append(rest if isinstance(part, str) else {**part, "text": rest})
     return kept
 
 
-def _piece(part: Any, content_format: ContentFormat) -> Any:
+def _piece(part: Any, as_object: bool) -> Any:
     """One part as the template gets it: a string, an object, or None where it leaves no trace."""
-    as_object = content_format is ContentFormat.PARTS
     if isinstance(part, str):
         return {"type": "text", "text": part} if as_object else part
     kind = part.get("type")

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from gateway.core.types import Reason, Refusal, Shape
 from gateway.wire.requests import Call
@@ -24,8 +23,7 @@ class CountingMethod(StrEnum):
     ESTIMATE = "estimate"
 
 
-@dataclass(frozen=True, slots=True)
-class Count:
+class Count(NamedTuple):
     """Prompt tokens after the chat template. prompt_tokens: over all prompts; longest_prompt_tokens: of the longest.
 
     is_comparable: whether the engine's usage, where it differs, says something of the counter.

@@ -12,7 +12,6 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 
 from gateway.counting.counter import Count, CountingMethod, EngineCannotCount, TokenCounter
 from gateway.wire.requests import Call
@@ -58,7 +57,7 @@ class WatchedCounter:
                 return counted
         self._until_asked -= 1
         near = await self.local.count(call, context_tokens=context_tokens)
-        return replace(near, method=CountingMethod.ESTIMATE)
+        return near._replace(method=CountingMethod.ESTIMATE)
 
     async def prompt_ids(self, call: Call) -> array[int] | None:
         if not self.has_drifted:

@@ -88,18 +88,22 @@ class LocalTokenizer:
         refuse_uncountable(call.members)
         kept_max = kept_tokens_max(call, context_tokens)
         prompts = prompts_of(call, self._renderer.traits)
-        is_exact, counts = prompts.is_whole and not prompts.pairs, []
+        is_exact = prompts.is_whole and not prompts.pairs
+        counts: list[int] = []
         for chat in prompts.chats:
             declared = declared_media_tokens(chat, self._media_tokens)
             is_exact = is_exact and not declared
             counts.append(self._chat_tokens(chat, kept_max, context_tokens) + declared)
-        with_special_tokens = call.members.get("add_special_tokens") is not False
-        counts += [
-            self._tokens(text, with_special_tokens, kept_max, context_tokens) if isinstance(text, str) else len(text)
-            for text in prompts.texts
-        ]
-        counts += [self._pair(pair) for pair in prompts.pairs]
-        kept = [cut(count, kept_max) for count in counts]
+        if prompts.texts:
+            with_special_tokens = call.members.get("add_special_tokens") is not False
+            counts += [
+                self._tokens(text, with_special_tokens, kept_max, context_tokens)
+                if isinstance(text, str)
+                else len(text)
+                for text in prompts.texts
+            ]
+        counts += map(self._pair, prompts.pairs)
+        kept = counts if kept_max is None else [min(count, kept_max) for count in counts]
         return Count(sum(kept), max(kept), self.method if is_exact else CountingMethod.ESTIMATE)
 
     async def prompt_ids(self, call: Call) -> array[int] | None:
@@ -123,20 +127,20 @@ class LocalTokenizer:
         self.threads.close()
 
     def _chat_tokens(self, members: Mapping[str, Any], kept_max: int | None, context_tokens: int | None) -> int:
-        text = self._renderer.rendered(members)
+        pieces = self._renderer.pieces(members)
+        if kept_max is None:
+            self._refuse_overrun(sum(map(len, pieces)), context_tokens)
         try:
-            return self._tokens(text, members.get("add_special_tokens") is True, kept_max, context_tokens)
-        except (
-            UnicodeEncodeError
-        ):  # the arguments of a call are JSON inside of JSON: they may escape what a body may not
+            return self._tokens("".join(pieces), members.get("add_special_tokens") is True, kept_max, context_tokens)
+        except UnicodeEncodeError:
+            # The arguments of a call are JSON inside of JSON: they may escape what a body may not.
             message = "messages hold half of a surrogate pair, which is no character."
             raise uncountable("lone_surrogate", message, "messages") from None
 
     def _tokens(self, text: str, add_special_tokens: bool, kept_max: int | None, context_tokens: int | None) -> int:
         """A text's tokens, by its length alone where that proves enough: that none can be kept more, or none fits."""
         if kept_max is None:
-            if self._bounds.overruns(text, context_tokens):
-                raise self._overrun(text, context_tokens)
+            self._refuse_overrun(len(text), context_tokens)
         elif self._bounds.tokens_at_least(text) >= kept_max:
             return kept_max
         return self._encoder.count(text, add_special_tokens=add_special_tokens)
@@ -146,7 +150,9 @@ class LocalTokenizer:
         document = cut(self._encoder.count(pair.document, add_special_tokens=False), pair.document_tokens_max)
         return query + document + self._pair_tokens
 
-    def _overrun(self, text: str, context_tokens: int | None) -> Uncountable:
-        tokens = -(-len(text) // self._bounds.chars_per_token_max)
-        message = f"The model's context is {context_tokens} tokens; {len(text)} characters are at least {tokens}."
-        return Uncountable(Refusal(Reason.CONTEXT_LENGTH, message, limit=context_tokens, observed=tokens))
+    def _refuse_overrun(self, chars: int, context_tokens: int | None) -> None:
+        if not self._bounds.overruns(chars, context_tokens):
+            return
+        tokens = -(-chars // self._bounds.chars_per_token_max)
+        message = f"The model's context is {context_tokens} tokens; {chars} characters are at least {tokens}."
+        raise Uncountable(Refusal(Reason.CONTEXT_LENGTH, message, limit=context_tokens, observed=tokens))

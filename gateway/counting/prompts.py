@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from gateway.counting.counter import Count, CountingMethod, uncountable
 from gateway.counting.messages_form import chat_of_messages
@@ -22,6 +22,10 @@ from gateway.wire.requests import Call
 # One megapixel in patches of 28 pixels, thirty seconds of speech, sixteen frames: what common encoders take, upward.
 MEDIA_TOKENS: Mapping[Medium, int] = {Medium.IMAGE: 1344, Medium.AUDIO: 1500, Medium.VIDEO: 8192}
 AUDIO_PROMPT_BYTES = 480_000  # thirty seconds at 128 kbit/s
+# Most bodies have none of them: one look then stands for a look at each.
+_CUTTING = frozenset({"truncation", "truncate_prompt_tokens"})
+_REPLACING = frozenset({"chat_template", "kv_transfer_params"})
+_CHAT = PromptForm.CHAT  # to look up an enum's member costs Python 3.11 as much as a function of three lines
 _POOLING = frozenset({PromptForm.EMBEDDING, PromptForm.RERANK, PromptForm.SCORE})
 
 
@@ -33,8 +37,7 @@ class TemplateTraits:
     effort_when_disabled: str = "none"
 
 
-@dataclass(frozen=True, slots=True)
-class Prompts:
+class Prompts(NamedTuple):
     """A call's prompts; those of one call are of one kind. chats: each the members of a chat request.
 
     texts: text, or token ids. is_whole: whether the body tells all that the prompt will hold.
@@ -49,9 +52,9 @@ class Prompts:
 def prompts_of(call: Call, traits: TemplateTraits) -> Prompts:
     """The prompts of a call in any form. Raises Uncountable."""
     members = call.members
+    if call.route.form is _CHAT:
+        return Prompts(chats=[members])
     match call.route.form:
-        case PromptForm.CHAT:
-            return Prompts(chats=[members])
         case PromptForm.COMPLETION:
             return Prompts(texts=_texts(members["prompt"]))
         case PromptForm.RESPONSES:
@@ -66,7 +69,7 @@ def prompts_of(call: Call, traits: TemplateTraits) -> Prompts:
             return Prompts(chats=chats) if chats else Prompts(texts=_texts(members["input"]))
         case PromptForm.RERANK | PromptForm.SCORE:
             return Prompts(pairs=pairs_of(members))
-        case PromptForm.NONE | PromptForm.TOKENIZE | PromptForm.DETOKENIZE | PromptForm.AUDIO:
+        case PromptForm.CHAT | PromptForm.NONE | PromptForm.TOKENIZE | PromptForm.DETOKENIZE | PromptForm.AUDIO:
             raise AssertionError("a route without a prompt of text is not counted")
 
 
@@ -86,7 +89,7 @@ def _texts(prompt: Any) -> list[str | list[int]]:
 
 def kept_tokens_max(call: Call, context_tokens: int | None) -> int | None:
     """How many tokens of each prompt the caller lets the engine keep; None: all, or what no known context decides."""
-    stated = _truncation(call)
+    stated = None if _CUTTING.isdisjoint(call.members) else _truncation(call)
     if stated is None:
         return None
     if stated >= 0:
@@ -125,8 +128,12 @@ def cut(tokens: int, kept_max: int | None) -> int:
 
 def declared_media_tokens(members: Mapping[str, Any], media_tokens: Mapping[Medium, int] = MEDIA_TOKENS) -> int:
     """Tokens declared for the messages' media, which are never decoded to be measured."""
-    found = (media.medium(part) for _, part in media.parts(members["messages"]))
-    return sum(media_tokens[medium] for medium in found if medium is not None)
+    tokens = 0
+    for _, part in media.parts(members["messages"]):
+        medium = media.medium(part)
+        if medium is not None:
+            tokens += media_tokens[medium]
+    return tokens
 
 
 def refuse_uncountable(members: Mapping[str, Any]) -> None:
@@ -136,6 +143,8 @@ def refuse_uncountable(members: Mapping[str, Any]) -> None:
     for path, part in media.parts(members.get("messages") or ()):
         if media.embedded(part) is not None:
             raise uncountable("unsupported_parameter", f"{path} holds tensors, which have no token count.", path)
+    if _REPLACING.isdisjoint(members):
+        return
     if members.get("chat_template") is not None:
         message = "chat_template is not accepted here: the model's own is used."
         raise uncountable("unsupported_parameter", message, "chat_template")

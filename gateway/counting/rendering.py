@@ -6,16 +6,23 @@ out by rendering short conversations. Tokenises nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jinja2
 
 from gateway.counting.chat_template import ChatTemplate
-from gateway.counting.conversation import conversation_of, tools_of, variables_of, with_system_for_developer
+from gateway.counting.conversation import (
+    DROPPED_SYSTEM_LINE,
+    conversation_of,
+    tools_of,
+    variables_of,
+    with_system_for_developer,
+)
 from gateway.counting.counter import Uncountable, uncountable
 from gateway.counting.model_files import DEFAULT_TEMPLATE, TOOLS_TEMPLATE, ModelFiles
 from gateway.counting.prompts import TemplateTraits
+from gateway.counting.shapes import plain_of
 
 REASON_CHARS_MAX = 300
 # What a template raises for a conversation that it does not take: it is a model author's code over a caller's values.
@@ -28,6 +35,8 @@ _TEMPLATE_ERRORS = (
     TypeError,
     ValueError,
 )
+# With any of them the prompt is more than its messages.
+_SHAPING = frozenset({"tools", "documents", "chat_template_kwargs", "reasoning_effort", "continue_final_message"})
 _EFFORTS = ("low", "medium", "high", "xhigh", "max")
 
 
@@ -37,39 +46,56 @@ class ChatRenderer:
     def __init__(self, files: ModelFiles) -> None:
         """Compile the templates. Raises jinja2.TemplateSyntaxError."""
         self._templates = {name: ChatTemplate(source) for name, source in files.templates.items()}
+        self._default = self._templates.get(DEFAULT_TEMPLATE)
+        self._for_tools = self._templates.get(TOOLS_TEMPLATE, self._default)
         self._special_tokens = files.special_tokens
         self.traits = TemplateTraits(self._merges_system(), "none" if self._heeds_no_effort() else "low")
 
     def rendered(self, members: Mapping[str, Any]) -> str:
         """The prompt's text. Raises Uncountable where the template refuses the conversation."""
-        variables = variables_of(members)
-        tools = variables.pop("tools") if "tools" in variables else tools_of(members)
-        documents = variables.pop("documents", None)
-        template = self._template(has_tools=tools is not None)
+        return "".join(self.pieces(members))
+
+    def pieces(self, members: Mapping[str, Any]) -> list[str]:
+        """The prompt's text, in pieces: to join those of a long one takes a while. Raises what `rendered` does."""
         try:
-            conversation = conversation_of(members["messages"], template.content_format)
-            if not template.knows_developer:
-                conversation = with_system_for_developer(conversation)
-            return template.render(
-                conversation,
-                tools=tools,
-                documents=documents,
-                add_generation_prompt=members.get("add_generation_prompt") is not False,
-                continue_final_message=members.get("continue_final_message") is True,
-                variables={**self._special_tokens, **_looked_up(variables, template)},
-            )
+            return self._kept_pieces(members) or self._rendered_pieces(members)
         except _TEMPLATE_ERRORS as error:
             reason = str(error)[:REASON_CHARS_MAX]
             raise uncountable(
                 "invalid_messages", f"The model's chat template refuses them: {reason}", "messages"
             ) from error
 
-    def _template(self, *, has_tools: bool) -> ChatTemplate:
-        names = (TOOLS_TEMPLATE, DEFAULT_TEMPLATE) if has_tools else (DEFAULT_TEMPLATE,)
-        template = next((self._templates[name] for name in names if name in self._templates), None)
+    def _kept_pieces(self, members: Mapping[str, Any]) -> list[str] | None:
+        """The pieces, where the template and the conversation are so plain that what is around contents is known."""
+        shapes = None if self._default is None else self._default.shapes
+        if shapes is None or not _SHAPING.isdisjoint(members):
+            return None
+        plain = plain_of(members["messages"], DROPPED_SYSTEM_LINE)
+        if plain is None:
+            return None
+        return shapes.pieces(plain, members.get("add_generation_prompt") is not False, self._shape_rendered)
+
+    def _shape_rendered(self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool) -> str:
+        return "".join(self._rendered_pieces({"messages": messages, "add_generation_prompt": add_generation_prompt}))
+
+    def _rendered_pieces(self, members: Mapping[str, Any]) -> list[str]:
+        variables = variables_of(members)
+        tools = variables.pop("tools") if "tools" in variables else tools_of(members)
+        documents = variables.pop("documents", None)
+        template = self._default if tools is None else self._for_tools
         if template is None:
             raise uncountable("unsupported_parameter", "The model has no chat template.", "messages")
-        return template
+        conversation = conversation_of(members["messages"], template.content_format)
+        if not template.knows_developer:
+            conversation = with_system_for_developer(conversation)
+        return template.render(
+            conversation,
+            tools=tools,
+            documents=documents,
+            add_generation_prompt=members.get("add_generation_prompt") is not False,
+            continue_final_message=members.get("continue_final_message") is True,
+            variables={**self._special_tokens, **_looked_up(variables, template)},
+        )
 
     def _merges_system(self) -> bool:
         """Whether a template refuses a system message that is not the first."""

@@ -36,7 +36,7 @@ class Decisions:
         return chain(self._living, reversed(self._sent), reversed(self._refused))
 
     def ended(self, exchange: Exchange) -> None:
-        exchange.usage_told = None  # it may hold what was counted
+        exchange.usage_told = exchange.cut = None  # they may hold what was counted, and its connection
         (self._refused if exchange.engine is None else self._sent).append(exchange)
 
     def aside_ended(self, aside: Aside) -> None:

@@ -51,6 +51,7 @@ class Exchange:
     `usage`. usage_told: called with the engine's prompt tokens, for whoever counted them. sliced: whether a slice of
     its prompt was computed before it. stood, stood_at_end: what stood in its way when it joined its line, or was
     refused, and when its wait ended without an engine. refusal: the last answer of the gateway itself.
+    cut: ends the request and tells its caller why, while it lives.
     trace: where tracing is on, until the request is settled.
     """
 
@@ -76,6 +77,7 @@ class Exchange:
     stood_at_end: Ahead | None = None
     refusal: Refusal | None = None
     usage_told: Callable[[int], None] | None = None
+    cut: Callable[[Refusal], None] | None = None
     prompt_tokens: int | None = None
     output_tokens: int | None = None
     sliced: bool = False

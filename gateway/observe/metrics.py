@@ -48,7 +48,14 @@ _WAIT_ENDED = {
     Outcome.CLIENT_GONE: WaitOutcome.CLIENT_GONE,
 }
 
-
+_WANTS_ROOM = (
+    Reason.QUEUE_FULL,
+    Reason.TENANT_QUEUE_FULL,
+    Reason.WAIT_DEADLINE,
+    Reason.PREDICTED_MISS,
+    Reason.NO_ENGINE,
+    Reason.OVERLOADED,
+)
 _WORD = {True: "true", False: "false"}
 
 
@@ -92,10 +99,15 @@ class Observer:
             self.families.reloads.at(result.value)
 
     def put_in_force(self, plan: Plan, pools: Iterable[str]) -> None:
-        """Label by the plan's classes from here on, and show what it promises: a first miss is then an increase."""
+        """Label by the plan's classes from here on, and show at zero what alarms: the first is then an increase."""
         self._classes = frozenset(plan.classes)
         for pool in pools:
             for name, class_plan in plan.classes.items():
+                for length in LengthClass:
+                    for outcome in Outcome:
+                        self.families.requests.at(name, length.value, pool, outcome.value)
+                    for reason in _WANTS_ROOM:
+                        self.families.refusals.at(name, length.value, pool, reason.value)
                 for length, slo in class_plan.slo.items():
                     for objective, met in product(stated(slo), (True, False)):
                         self.families.slo.at(name, length.value, pool, objective.value, _WORD[met])
@@ -105,6 +117,8 @@ class Observer:
         found: dict[str, dict[str, int]] = {"outcomes": {outcome.value: 0 for outcome in Outcome}, "refusals": {}}
         for kind, family in (("outcomes", self.families.requests), ("refusals", self.families.refusals)):
             for labels, series in family.series():
+                if not series.value:
+                    continue
                 found[kind][labels[-1]] = found[kind].get(labels[-1], 0) + series.value
         return found
 

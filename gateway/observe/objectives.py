@@ -1,7 +1,8 @@
 """Which objectives of its class a request met.
 
 Owns the judgement. Only what the class states is judged, by the plan that the request was pinned to; a caller who
-leaves before an objective was decided leaves it undecided. Anything else that is no whole answer has missed them all.
+leaves before an objective was decided leaves it undecided, and so does one whose request the engine refuses for what it
+is. Anything else that is no whole answer has missed them all.
 """
 
 from __future__ import annotations
@@ -57,4 +58,5 @@ def _took_s(exchange: Exchange, objective: Objective) -> tuple[float, bool]:
         return exchange.longest_stall_s or 0.0, started
     if objective is Objective.TTFT and exchange.first_token_at is not None:
         return exchange.first_token_at - exchange.arrived_at, True
-    return exchange.ended_at - exchange.arrived_at, objective is Objective.E2E
+    # What ends well without ever having begun is the engine's own 4xx: quick, and no service.
+    return exchange.ended_at - exchange.arrived_at, started and objective is Objective.E2E

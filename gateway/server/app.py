@@ -140,7 +140,7 @@ class Gateway:
             refused=refused,
             answered=lambda status: observer.answered(None, status),
         )
-        acts = Acts(self._reload.apply, self._drain, self._draining.undo, in_force.route)
+        acts = Acts(self._reload.apply, self._drain, self._draining.undo, in_force.route, in_force.end)
         ops = OpsPort(self.rooms, OpsActs(acts, self.rooms.ending, canary, settings.ops), settings.ops)
         self._ops_front = Front(ops.handle, OPS_BOUNDS, refused=refused, answered=lambda _status: None)
         self._runners = tuple(

@@ -1,13 +1,14 @@
-"""The memory for request bodies, of all requests together.
+"""The memory for request bodies: of all requests together, and of one while it arrives.
 
-Owns one number: how many bytes of bodies are held. What is over the bound is refused while it arrives, so that many
-callers with large bodies cannot take the memory of the process. Holds no body itself.
+Owns how many bytes of bodies are held. What is over the bound is refused while it arrives, so that many callers with
+large bodies cannot take the memory of the process. Keeps no body once it is whole.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BytesIO
 
 from gateway.core.types import Reason, Refusal, Resource
 from gateway.server.refusing import Refusing
@@ -49,3 +50,25 @@ class HeldBody:
             raise Refusing(refusal, closes=True)
         bodies.bytes_held = wanted
         self.bytes_held += by
+
+
+class Gathered:
+    """One body as it arrives. It grows in place: to join its pieces at the end would be one long step of the loop's."""
+
+    def __init__(self) -> None:
+        self._first = b""
+        self._buffer: BytesIO | None = None
+
+    def add(self, piece: bytes) -> None:
+        if self._buffer is not None:
+            self._buffer.write(piece)
+        elif self._first:
+            self._buffer = BytesIO()
+            self._buffer.write(self._first)
+            self._buffer.write(piece)
+        else:
+            self._first = piece
+
+    def whole(self) -> bytes:
+        """The body; nothing is added to it any more."""
+        return self._first if self._buffer is None else self._buffer.getvalue()

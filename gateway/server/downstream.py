@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, cast
 
 from aiohttp import HttpVersion11, web
 from aiohttp.helpers import rfc822_formatted_time
 
+from gateway.server.taking import Taking
 from gateway.wire.sse import StreamTap
 
 if TYPE_CHECKING:
@@ -120,10 +122,12 @@ class Downstream:
         return self._request.protocol.writing_paused
 
     async def drained(self) -> None:
-        """Wait while the client takes nothing."""
-        if not self.is_behind:
+        """Wait while more is left for the client than should be, as long as it takes any of it."""
+        transport = self._request.transport
+        if not self.is_behind or transport is None:
             return
-        limit = asyncio.timeout(self._stall_s)
+        limit = asyncio.timeout(None)
+        taking = Taking(transport, self._stall_s, partial(limit.reschedule, 0))
         try:
             async with limit:
                 await self._request.writer.drain()
@@ -134,6 +138,8 @@ class Downstream:
                 raise
             self._abort()
             raise ClientGone from error
+        finally:
+            taking.cancel()
 
     async def end(self) -> None:
         """End the answer as complete."""

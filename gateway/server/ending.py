@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from enum import StrEnum
 from types import TracebackType
 
-from gateway.core.types import Outcome
+from gateway.core.types import Outcome, Refusal
 
 
 class Stage(StrEnum):
@@ -33,6 +33,7 @@ class Service:
         self._scope = asyncio.timeout(None)
         self._is_inside = False
         self.is_cut = False
+        self.cut_because: Refusal | None = None
 
     async def __aenter__(self) -> None:
         await self._scope.__aenter__()
@@ -45,10 +46,13 @@ class Service:
         self._is_inside = False
         await self._scope.__aexit__(kind, error, trace)
 
-    def cut(self) -> None:
-        """End the request now, wherever it is; does nothing to one that has ended or was cut before."""
+    def cut(self, because: Refusal | None = None) -> None:
+        """End the request now, wherever it is; does nothing to one that has ended or was cut before.
+
+        because: what its caller is told; None: that the gateway ends.
+        """
         if self._is_inside and not self.is_cut:
-            self.is_cut = True
+            self.is_cut, self.cut_because = True, because
             self._scope.reschedule(asyncio.get_running_loop().time())
 
     @property

@@ -1,15 +1,20 @@
 """What can go wrong between the gateway and an engine, mapped once: to a refusal and to an outcome.
 
-Owns the three words engine_unreachable, engine_broken and engine_timeout. Messages name the phase and the limit, and
-never what the engine or the caller sent.
+Owns the three words engine_unreachable, engine_broken and engine_timeout, and what is no fault of an engine's. Messages
+name the phase and the limit, and never what the engine or the caller sent.
 """
 
 from __future__ import annotations
+
+import errno
 
 import aiohttp
 from aiohttp.http_exceptions import HttpProcessingError
 
 from gateway.core.types import Outcome, Reason, Refusal
+
+# This machine's own limits, of which no engine knows: open files, local ports, memory for sockets.
+_OUT_OF_SOCKETS = frozenset({errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS, errno.ENOMEM})
 
 
 class EngineFailure(Exception):  # noqa: N818 - the domain's word
@@ -30,6 +35,11 @@ def unreachable() -> EngineFailure:
     return EngineFailure(Refusal(Reason.ENGINE_UNREACHABLE, message), Outcome.ENGINE_ERROR)
 
 
+def out_of_sockets() -> EngineFailure:
+    message = "This gateway has no socket left for a connection to the engine. Nothing was sent."
+    return EngineFailure(Refusal(Reason.OVERLOADED, message), Outcome.REFUSED)
+
+
 def broken(what: str) -> EngineFailure:
     """`what` completes the sentence "The engine …"."""
     return EngineFailure(Refusal(Reason.ENGINE_BROKEN, f"The engine {what}."), Outcome.ENGINE_ERROR)
@@ -43,6 +53,8 @@ def timed_out(limit: str, limit_s: float) -> EngineFailure:
 
 def of(error: aiohttp.ClientError | HttpProcessingError | OSError) -> EngineFailure:
     """Map whatever the HTTP client raises, but for the gateway's own time limits."""
+    if isinstance(error, aiohttp.ClientConnectorError) and error.errno in _OUT_OF_SOCKETS:
+        return out_of_sockets()
     if isinstance(error, (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)):
         return unreachable()
     if isinstance(error, aiohttp.ClientPayloadError):

@@ -19,6 +19,7 @@ from gateway.core.types import Reason, Refusal
 from gateway.server.downstream import BEGUN, AnswerBrokenOff
 from gateway.server.intake import FOREIGN_VERSION
 from gateway.server.request_ids import REQUEST_ID, new_request_id
+from gateway.server.taking import Taking, have_absence_noticed
 from gateway.server.turned_away import LINGER_S_MAX, TurnedAway
 from gateway.wire import refusals
 from gateway.wire.dialects import Dialect
@@ -41,7 +42,7 @@ Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 class PortBounds:
     """keepalive_s: also how long the head of a request may take, from the connection's beginning or the last answer.
 
-    stall_s: how long a client has to take what is left for it once its connection is over.
+    stall_s: how long a client may take nothing of what is left for it once its connection is over.
     """
 
     connections_max: int
@@ -99,17 +100,18 @@ class Front(web.Server):
 class FrontConnection(RequestHandler):
     """One client connection."""
 
-    __slots__ = ("_front", "_last_bytes", "_socket", "_taking_limit")
+    __slots__ = ("_front", "_last_bytes", "_socket", "_taking")
 
     def __init__(self, front: Front, **options: Any) -> None:
         super().__init__(front, **options)
         self._front = front
         self._last_bytes = b""
-        self._taking_limit: asyncio.TimerHandle | None = None
+        self._taking: Taking | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         if len(self._front.connections) < self._front.connections_max:
             self._socket = cast("asyncio.Transport", transport)
+            have_absence_noticed(self._socket, self._front.stall_s)
             super().connection_made(transport)
             return
         self._front.refused()
@@ -122,11 +124,11 @@ class FrontConnection(RequestHandler):
             await super().start()
         finally:
             if self._manager is not None and self._socket.get_write_buffer_size():  # without one it is lost already
-                self._taking_limit = self._loop.call_later(self._front.stall_s, self._socket.abort)
+                self._taking = Taking(self._socket, self._front.stall_s, self._socket.abort)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        if self._taking_limit is not None:
-            self._taking_limit.cancel()
+        if self._taking is not None:
+            self._taking.cancel()
         super().connection_lost(exc)
 
     def eof_received(self) -> None:

@@ -114,10 +114,10 @@ class Handlers:
                     await self._without_engine_time(visit, route, identity)
                 else:
                     await self._refuse(visit, _no_route(route), allow=None if route is None else route.allow)
-        except TimeoutError as error:
+        except TimeoutError:
             if not visit.service.is_cut:
                 raise
-            raise AnswerBrokenOff from error
+            await self._refuse(visit, draining(), closes=True)
         except ClientGone as gone:
             raise AnswerBrokenOff from gone
         except _REFUSED as error:
@@ -148,7 +148,7 @@ class Handlers:
         except BaseException as error:  # noqa: BLE001 - raised below, once the request is counted
             failure = error
         exchange = observer.offered(visit.request_id, route.name, arrived_at, identity)
-        exchange.trace = visit.trace
+        exchange.trace, exchange.cut = visit.trace, visit.service.cut
         exchange.caller_request_id = safe_caller_id(request.headers.get("X-Request-Id"))
         visit.identity, visit.exchange = identity, exchange
         try:
@@ -176,7 +176,7 @@ class Handlers:
         except TimeoutError:
             if not visit.service.is_cut:
                 raise
-            await self._refuse(visit, draining(), closes=True)
+            await self._refuse(visit, visit.service.cut_because or draining(), closes=True)
         except _REFUSED as error:
             counted = isinstance(error, AdmissionRefused)  # its event was
             closes = isinstance(error, Refusing) and error.closes

@@ -1,6 +1,7 @@
 """Work on a request's body, done where it cannot hold up the other requests.
 
-Owns the size from which a body is worked on in a thread: below it the way there and back costs more than the work.
+Owns the size from which a body is worked on in a thread: prose of that size is read in a third of a millisecond, and
+one made of nothing but brackets in ten or more.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
-IN_LOOP_BYTES_MAX = 256 * 1024
+IN_LOOP_BYTES_MAX = 64 * 1024
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")

@@ -14,13 +14,15 @@ from typing import Any
 
 from gateway.core.plan import Plan
 from gateway.core.types import EngineSpec
-from gateway.engines.pool import Pools
+from gateway.engines.canary import CannotShift
+from gateway.engines.pool import Pool, Pools
 from gateway.engines.target import EngineHttp, Target
 from gateway.engines.watch import EngineWatch
 from gateway.observe.exchange import Phase
 from gateway.server import wiring
+from gateway.server.refusing import withdrawn
 from gateway.server.rooms import Rooms
-from gateway.server.route_wish import RouteWish
+from gateway.server.route_wish import EndWish, RouteWish
 from gateway.server.tasks import spawn
 from gateway.server.wiring import EngineNews
 
@@ -105,6 +107,19 @@ class InForce:
         specs.update((spec.name, spec) for spec in changed)
         rooms.gates[wish.pool].reconfigure(rooms.plan, changed)
 
+    def end(self, wish: EndWish) -> int:
+        """End what engines of a pool still have that get nothing new; return how many requests. Raises CannotShift."""
+        rooms = self._rooms
+        taking = {target.name for pool in rooms.pools for target in pool.targets if _weight(rooms, pool, target) > 0}
+        if still := sorted(wish.engines & taking):
+            raise CannotShift(f"{', '.join(still)} gets new requests.", "Give it the weight 0 first")
+        running = [each for each in rooms.observer.exchanges if each.phase is Phase.RUNNING]
+        left = [each for each in running if each.labels.pool == wish.pool and each.engine in wish.engines]
+        for exchange in left:
+            if exchange.cut is not None:
+                exchange.cut(withdrawn())
+        return len(left)
+
     def once_unused(self, call: Callable[[], None]) -> None:
         """Call once no request that arrived by now is still being counted."""
         self._later.append((self._rooms.clock.now(), call))
@@ -160,3 +175,7 @@ class InForce:
                 group.create_task(self._calibrate(watch))
 
         self._tasks[watch.target.name] = spawn(tend(), name=f"watch {watch.target.name}")
+
+
+def _weight(rooms: Rooms, pool: Pool, target: Target) -> float:
+    return rooms.canary.weight(pool.name, target.name)

@@ -14,7 +14,7 @@ from aiohttp import HttpVersion11, web
 from aiohttp.web_protocol import RequestPayloadError
 
 from gateway.core.types import Reason, Refusal
-from gateway.server.bodies import HeldBody
+from gateway.server.bodies import Gathered, HeldBody
 from gateway.server.downstream import ClientGone, Downstream
 from gateway.server.inflating import ENCODINGS, MalformedEncoding, inflater
 from gateway.server.refusing import Refusing
@@ -121,7 +121,7 @@ async def read_body(request: web.BaseRequest, client: Downstream, bounds: Intake
 
 async def _read(request: web.BaseRequest, encoding: str, bounds: IntakeBounds, held: HeldBody) -> bytes:
     decoder = None if encoding == "identity" else inflater(encoding)
-    kept: list[bytes] = []
+    kept = Gathered()
     sent_bytes = 0
     while piece := await request.content.readany():
         sent_bytes += len(piece)
@@ -129,22 +129,22 @@ async def _read(request: web.BaseRequest, encoding: str, bounds: IntakeBounds, h
             raise _too_large(bounds.body_bytes_max, sent_bytes)
         if decoder is None:
             held.grow(len(piece))
-            kept.append(piece)
+            kept.add(piece)
         else:
             await _keep(decoder.feed(piece), kept, bounds.inflated_bytes_max, held)
     if decoder is not None:
         await _keep(decoder.finish(), kept, bounds.inflated_bytes_max, held)
-    return b"".join(kept)
+    return kept.whole()
 
 
-async def _keep(chunks: Iterator[bytes], kept: list[bytes], bytes_max: int, held: HeldBody) -> None:
+async def _keep(chunks: Iterator[bytes], kept: Gathered, bytes_max: int, held: HeldBody) -> None:
     """Keep what is inflated, up to the bound; others have their turn between two chunks."""
     for chunk in chunks:
         inflated_bytes = held.bytes_held + len(chunk)
         if inflated_bytes > bytes_max:
             raise _too_large(bytes_max, inflated_bytes, "Inflated, the body")
         held.grow(len(chunk))
-        kept.append(chunk)
+        kept.add(chunk)
         await asyncio.sleep(0)
 
 

@@ -21,7 +21,7 @@ from gateway.server import route_wish
 from gateway.server.ending import Ending
 from gateway.server.ops_answer import Answer, json_answer, problem
 from gateway.server.reload import Applied
-from gateway.server.route_wish import RouteWish
+from gateway.server.route_wish import EndWish, RouteWish
 from gateway.settings import Ops
 from gateway.strict_yaml import ConfigError
 
@@ -31,12 +31,13 @@ BODY_S_MAX = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Acts:
-    """What may be done from the ops port. drain and undrain return at once; route raises CannotShift."""
+    """What may be done from the ops port. drain and undrain return at once; route and end raise CannotShift."""
 
     reload: Callable[[], Awaitable[Applied | ConfigError]]
     drain: Callable[[], None]
     undrain: Callable[[], None]
     route: Callable[[RouteWish], None]
+    end: Callable[[EndWish], int]
 
 
 class OpsActs:
@@ -87,6 +88,8 @@ class OpsActs:
         try:
             async with asyncio.timeout(BODY_S_MAX):
                 wish = route_wish.read(await request.read())
+            if isinstance(wish, EndWish):
+                return json_answer({"pool": wish.pool, "ended": self._acts.end(wish)})
             self._acts.route(wish)
         except CannotShift as cannot:
             return problem(400, cannot.problem, cannot.fix)

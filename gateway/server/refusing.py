@@ -24,6 +24,11 @@ def draining() -> Refusal:
     return Refusal(Reason.DRAINING, message)
 
 
+def withdrawn() -> Refusal:
+    message = "The engine that served this request is taken out of service; send it again, another one will answer."
+    return Refusal(Reason.DRAINING, message)
+
+
 def spread(refusal: Refusal) -> Refusal:
     """Give a refusal that says no time one in `RETRY_AFTER_S`, so that those who heard it come back apart."""
     if refusal.retry_after_s is not None:

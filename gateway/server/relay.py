@@ -106,7 +106,13 @@ class _Stream:
         finally:
             self._tell_usage()
         await self._client.end()
-        return Outcome.ENGINE_ERROR if self._tap.error is not None else Outcome.COMPLETED
+        return self._outcome
+
+    @property
+    def _outcome(self) -> Outcome:
+        """What a stream that has said its end came to."""
+        tap = self._tap
+        return Outcome.ENGINE_ERROR if tap.error is not None or tap.given_up else Outcome.COMPLETED
 
     async def _hold(self) -> bytes:
         """Keep what comes until the first event: only then is the engine's 200 true."""
@@ -158,11 +164,9 @@ class _Stream:
         passage = self._passage
         passage.observer.chunk(passage.exchange, passage.now())
         self._client.hand_over(chunk)
-        if self._tap.error is not None:
-            passage.lease.outcome = Outcome.ENGINE_ERROR
-        elif self._tap.ended:
+        if _has_said_its_end(self._tap):
             # A client that leaves from here on has had everything.
-            passage.lease.outcome = Outcome.COMPLETED
+            passage.lease.outcome = self._outcome
 
     def _tell_usage(self) -> None:
         passage = self._passage
@@ -190,7 +194,7 @@ def _has_said_its_end(tap: StreamTap) -> bool:
 
 
 async def _relay_whole(reply: Reply, client: Downstream, passage: Passage) -> Outcome | Busy:
-    tap, held, begun = BodyTap(), bytearray(), False
+    tap, held, begun = BodyTap(passage.dialect), bytearray(), False
     while not reply.at_end and len(held) < HELD_BYTES_MAX:
         chunk = await reply.read()
         tap.feed(chunk)
@@ -219,7 +223,7 @@ async def _relay_whole(reply: Reply, client: Downstream, passage: Passage) -> Ou
         await client.write(chunk)
     if not is_whole:
         tap.finish()
-    outcome = Outcome.ENGINE_ERROR if reply.status >= 500 else Outcome.COMPLETED
+    outcome = Outcome.ENGINE_ERROR if reply.status >= 500 or tap.given_up else Outcome.COMPLETED
     passage.lease.outcome = outcome
     if tap.usage is not None:
         passage.used(tap.usage)

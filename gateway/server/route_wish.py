@@ -1,4 +1,4 @@
-"""The body of `POST /api/route`: which weights are wished for.
+"""The body of `POST /api/route`: which weights are wished for, or which engines' requests are to end.
 
 Owns its reading. A fault names what to write instead.
 """
@@ -11,7 +11,8 @@ from typing import Any
 
 from gateway.engines.canary import WEIGHT_MAX, CannotShift
 
-_FIX = 'Send {"pool": NAME, "weights": {ENGINE: NUMBER}} or {"pool": NAME, "rollback": true}'
+_FIX = 'Send {"pool": NAME} with "weights": {ENGINE: NUMBER}, with "rollback": true, or with "end": [ENGINE]'
+_WISHES = frozenset({"weights", "rollback", "end"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +23,15 @@ class RouteWish:
     weights: dict[str, float] | None
 
 
-def read(body: bytes) -> RouteWish:
+@dataclass(frozen=True, slots=True)
+class EndWish:
+    """End what these engines still have."""
+
+    pool: str
+    engines: frozenset[str]
+
+
+def read(body: bytes) -> RouteWish | EndWish:
     """Raises CannotShift."""
     try:
         value: Any = json.loads(body)
@@ -30,11 +39,19 @@ def read(body: bytes) -> RouteWish:
         raise CannotShift("The body is no JSON.", _FIX) from None
     if not isinstance(value, dict) or not isinstance(value.get("pool"), str):
         raise CannotShift("The body names no pool.", _FIX)
-    if unknown := sorted(value.keys() - {"pool", "weights", "rollback"}):
+    if unknown := sorted(value.keys() - {"pool", *_WISHES}):
         raise CannotShift(f"The body has members that mean nothing here: {', '.join(unknown)}.", _FIX)
-    if ("weights" in value) is ("rollback" in value) or value.get("rollback", True) is not True:
-        raise CannotShift("The body wants either weights or a rollback.", _FIX)
+    if len(value.keys() & _WISHES) != 1 or value.get("rollback", True) is not True:
+        raise CannotShift("The body wants either weights, a rollback, or an end.", _FIX)
+    if "end" in value:
+        return EndWish(value["pool"], _engines(value["end"]))
     return RouteWish(value["pool"], _weights(value["weights"]) if "weights" in value else None)
+
+
+def _engines(stated: Any) -> frozenset[str]:
+    if not isinstance(stated, list) or not stated or not all(isinstance(each, str) for each in stated):
+        raise CannotShift("end names no engine.", _FIX)
+    return frozenset(stated)
 
 
 def _weights(stated: Any) -> dict[str, float]:

@@ -101,7 +101,7 @@ def _said(dialect: Dialect, chunks: Iterator[bytes]) -> tuple[object, ...]:
         tap.feed(chunk)
         kept = len(tap._buffer)  # noqa: SLF001 - what it keeps is the claim
         assert kept <= EVENT_BYTES_MAX + 2 * _BOUNDARY_BYTES
-    state = (tap.first_event, tap.error, tap.opens_with_error, tap.usage, tap.ended, tap.mid_event)
+    state = (tap.first_event, tap.error, tap.opens_with_error, tap.given_up, tap.usage, tap.ended, tap.mid_event)
     tap.finish()
     return (*state, tap.ended, tap.usage)
 

@@ -6,8 +6,10 @@ Owns one TCP connection. Reads answers strictly: wrong framing is an error, an a
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import json
 import socket
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
@@ -16,6 +18,8 @@ from typing import Any, Self
 from gateway.testing.loopback_server import reset
 
 READ_S_MAX = 40.0
+_SO_ATTACH_FILTER = 26
+_BPF_RETURN = 6  # of a filter: how many bytes of a packet pass, here none
 
 
 class BrokenAnswer(Exception):  # noqa: N818 - what a client sees
@@ -105,6 +109,12 @@ class RawClient:
     def reset(self) -> None:
         """Throw the connection away (RST)."""
         reset(self.writer)
+
+    def vanish(self) -> None:
+        """Be a client whose network is gone: nothing reaches it from here on, and nothing is acknowledged."""
+        drop_all = ctypes.create_string_buffer(struct.pack("HBBI", _BPF_RETURN, 0, 0, 0))
+        program = struct.pack("HL", 1, ctypes.addressof(drop_all))
+        self.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
 
     # ── reading ──
 

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gateway.wire.dialects import Dialect
+
 HEAD_BYTES_MAX = 65536
 TAIL_BYTES_MAX = 65536
 HEAD_BYTES_TO_JUDGE = 32  # enough to tell an error envelope from an answer
@@ -44,6 +46,8 @@ _RESPONSE_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _RESPONSE_HEAD = re.compile(rb'\s*\{\s*"id"\s*:\s*"([A-Za-z0-9_-]{1,128})"')
 _ERROR_HEAD = re.compile(rb'\s*\{\s*"(?:error"\s*:\s*+(?!null)|type"\s*:\s*"error"|object"\s*:\s*"error")')
 _USAGE = re.compile(rb'"usage"\s*:\s*(?=\{)')
+# So ends what vLLM gave up itself, as all that runs when it shuts down or is put to sleep, in the form of an answer.
+_GIVEN_UP = re.compile(rb'"finish_reason"\s*:\s*"(?:abort|error)"')
 _DECODER = json.JSONDecoder()
 
 
@@ -56,11 +60,11 @@ class Usage:
     cached_tokens: int | None = None
 
     def updated(self, later: Usage) -> Usage:
-        """The usage with every number that `later` states: the last one said wins, and none is ever unsaid."""
+        """The usage with every number that `later` states: the last one said wins, and none is ever unsaid by a 0."""
         return Usage(
-            self.prompt_tokens if later.prompt_tokens is None else later.prompt_tokens,
-            self.output_tokens if later.output_tokens is None else later.output_tokens,
-            self.cached_tokens if later.cached_tokens is None else later.cached_tokens,
+            later.prompt_tokens or self.prompt_tokens or later.prompt_tokens,
+            later.output_tokens or self.output_tokens or later.output_tokens,
+            later.cached_tokens or self.cached_tokens or later.cached_tokens,
         )
 
 
@@ -70,6 +74,11 @@ class InBandError:
 
     status: int
     body: bytes
+
+
+def is_given_up(data: bytes) -> bool:
+    """Whether a chat completion or a completion, or a chunk of one, ends because its engine gave it up."""
+    return _GIVEN_UP.search(data) is not None
 
 
 def is_leaving(status: int, body: bytes) -> bool:
@@ -128,12 +137,14 @@ class BodyTap:
     """Reads an answer that is no stream while it passes, holding at most its head and its tail.
 
     After the first bytes `error_suspected` says whether the answer begins as an error envelope does; after the last
-    ones `finish` fills `usage` and `error`.
+    ones `finish` fills `usage` and `error`, and `given_up` where its dialect says so.
     """
 
-    __slots__ = ("_head", "_seen_bytes", "_tail", "error", "overflowed", "usage")
+    __slots__ = ("_dialect", "_head", "_seen_bytes", "_tail", "error", "given_up", "overflowed", "usage")
 
-    def __init__(self) -> None:
+    def __init__(self, dialect: Dialect = Dialect.OPENAI) -> None:
+        self._dialect = dialect
+        self.given_up = False
         self._head = b""
         self._tail = b""
         self._seen_bytes = 0
@@ -165,6 +176,7 @@ class BodyTap:
         """The body is complete: read what it said."""
         if self.error_suspected:
             self.error = read_error(_decoded(self._head), self._head)
+        self.given_up = self._dialect is Dialect.OPENAI and is_given_up(self._tail)
         self.usage = self._last_usage()
         if self.usage is None and self._seen_bytes > TAIL_BYTES_MAX:
             self.overflowed = 1

@@ -5,7 +5,7 @@ Owns the ways in which the engine recognises a medium in a part. Never decodes a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -34,11 +34,18 @@ URL_MEMBERS = ("image_url", "audio_url", "video_url", "file_url")
 EMBEDDED_PARTS = ("prompt_embeds", "image_embeds", "audio_embeds", "video_embeds")
 
 
-def parts(holders: Sequence[Any], name: str = "messages") -> Iterator[tuple[str, Mapping[str, Any]]]:
+def parts(holders: Sequence[Any], name: str = "messages") -> Iterable[tuple[str, Mapping[str, Any]]]:
     """Each structured content part of the messages, with its path; what a tool answered is inside of one.
 
     name: the member that holds them.
     """
+    for holder in holders:
+        if isinstance(holder, dict) and isinstance(holder.get("content"), list):
+            return _parts(holders, name)
+    return ()  # most messages are plain text, and each is looked at more than once
+
+
+def _parts(holders: Sequence[Any], name: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     for index, holder in enumerate(holders):
         if isinstance(holder, dict) and isinstance(content := holder.get("content"), list):
             yield from parts_of(content, f"{name}[{index}].content")

@@ -32,15 +32,17 @@ TOKEN_ID_MAX = 2**32 - 1  # beyond every vocabulary; ids are held in four bytes 
 # Such a request is answered before its work begins, which would then go on outside of all admission.
 BACKGROUND = "background"
 _FLAGS = ("add_generation_prompt", "continue_final_message", "add_special_tokens", "echo", "use_beam_search")
-_FLAG_NAMES = frozenset(_FLAGS)
+# Most bodies have none of them: one look then stands for a look at each.
+_FRAMING = frozenset({*_FLAGS, "truncate_prompt_tokens"})
+_TEMPLATE_INPUTS = frozenset({"tools", "documents", "chat_template_kwargs", "reasoning_effort"})
 
 
 def judge_prompt(form: PromptForm, members: Mapping[str, Any], allowed: frozenset[str]) -> int:
     """How many prompts the body holds. allowed: the engine's own fields that may pass. Raises BadRequest."""
-    if not _FLAG_NAMES.isdisjoint(members):
+    if not _FRAMING.isdisjoint(members):
         for name in _FLAGS:
             read_bool(members, name)
-    read_int(members, "truncate_prompt_tokens", minimum=-1)
+        read_int(members, "truncate_prompt_tokens", minimum=-1)
     return _JUDGES[form](members, allowed)
 
 
@@ -81,6 +83,8 @@ def _judge_parts(parts: Iterable[tuple[str, Mapping[str, Any]]], allowed: frozen
 
 
 def _judge_template_inputs(members: Mapping[str, Any]) -> None:
+    if _TEMPLATE_INPUTS.isdisjoint(members):
+        return
     for name in ("tools", "documents"):
         _judge_objects(members, name)
     read_object(members, "chat_template_kwargs")

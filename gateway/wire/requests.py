@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from gateway.core.plan import RequestBounds
 from gateway.wire import audio_form, strict_json
@@ -41,15 +41,17 @@ _WHOLE_PROMPT_MEMBERS = (
     *("previous_response_id", "previous_input_messages", BACKGROUND, *OPERATOR_MEMBERS),
 )
 # Most bodies have none of them: one look then stands for a look at each.
+_SEVERAL = frozenset({"n", "best_of"})
 _OPERATOR_HOLDERS = frozenset({*OPERATOR_MEMBERS, "vllm_xargs"})
 _WHOLE_PROMPT_NAMES = frozenset(_WHOLE_PROMPT_MEMBERS)
 _TEXT_FORMS = frozenset({PromptForm.CHAT, PromptForm.COMPLETION, PromptForm.RESPONSES, PromptForm.MESSAGES})
 _RELEASED: Mapping[str, Any] = MappingProxyType({})
 _NEWER_OUTPUT_MEMBER = "max_completion_tokens"
+# To look up an enum's member costs Python 3.11 as much as a function of three lines.
+_CHAT, _AUDIO = PromptForm.CHAT, PromptForm.AUDIO
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
+class Draft(NamedTuple):
     """A body read strictly, of which only the model is judged: enough to say whether the model exists."""
 
     route: Route
@@ -118,7 +120,7 @@ def parse(route: Route, body: bytes, bounds: RequestBounds, allowed_engine_field
 
 def read(route: Route, body: bytes, content_type: str = "") -> Draft:
     """The body's members and its model, before anything else of it is judged. content_type: of a form."""
-    if route.form is PromptForm.AUDIO:
+    if route.form is _AUDIO:
         members: Mapping[str, Any] = audio_form.members_of(body, content_type)
     else:
         try:
@@ -146,7 +148,7 @@ def judge(draft: Draft, bounds: RequestBounds, allowed_engine_fields: frozenset[
         model=draft.model,
         stream=read_bool(members, "stream"),
         prompts=prompts,
-        sequences=_sequences(members, prompts, bounds, PROMPT_MEMBERS[draft.route.form]),
+        sequences=_sequences(members, prompts, bounds, draft.route.form),
         output_tokens_stated=_output_tokens(members, output_member, draft.route),
         output_tokens_default=draft.route.output_tokens_default,
         output_member=output_member,
@@ -179,8 +181,7 @@ def _judge_lists(members: Mapping[str, Any], bounds: RequestBounds) -> None:
     structured = members.get("structured_outputs")
     if type(structured) is dict and type(choice := structured.get("choice")) is list:
         _bound(len(choice), bounds.list_items_max, "structured_outputs.choice")
-    logit_bias = read_object(members, "logit_bias")
-    if logit_bias is not None:
+    if "logit_bias" in members and (logit_bias := read_object(members, "logit_bias")) is not None:
         _bound(len(logit_bias), bounds.list_items_max, "logit_bias")
 
 
@@ -190,9 +191,11 @@ def _bound(items: int, items_max: int, param: str) -> None:
         raise bad("array_above_max_length", message, param, limit=items_max, observed=items)
 
 
-def _sequences(members: Mapping[str, Any], prompts: int, bounds: RequestBounds, prompt_member: str) -> int:
+def _sequences(members: Mapping[str, Any], prompts: int, bounds: RequestBounds, form: PromptForm) -> int:
+    if prompts == 1 and _SEVERAL.isdisjoint(members):
+        return 1
     each = read_int(members, "n", minimum=1) or 1
-    param = "n" if each > 1 or prompts == 1 else prompt_member
+    param = "n" if each > 1 or prompts == 1 else PROMPT_MEMBERS[form]
     best_of = read_int(members, "best_of", minimum=1) or 1
     if best_of > each:
         each, param = best_of, "best_of"
@@ -205,7 +208,7 @@ def _sequences(members: Mapping[str, Any], prompts: int, bounds: RequestBounds, 
 
 def _output_member(members: Mapping[str, Any], route: Route) -> str | None:
     """Chat has a newer name beside the one that every form has, and it wins where it is stated."""
-    if route.form is PromptForm.CHAT and route.output_member and members.get(_NEWER_OUTPUT_MEMBER) is not None:
+    if route.form is _CHAT and route.output_member and members.get(_NEWER_OUTPUT_MEMBER) is not None:
         read_int(members, route.output_member, minimum=1)
         return _NEWER_OUTPUT_MEMBER
     return route.output_member

@@ -14,7 +14,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.wire.answers import STATUS_UNKNOWN, InBandError, Usage, read_error, read_response_head, read_usage
+from gateway.wire.answers import (
+    STATUS_UNKNOWN,
+    InBandError,
+    Usage,
+    is_given_up,
+    read_error,
+    read_response_head,
+    read_usage,
+)
 from gateway.wire.dialects import Dialect
 
 EVENT_BYTES_MAX = 1 << 20
@@ -53,7 +61,8 @@ class StreamTap:
     """Reads one stream, chunk by chunk.
 
     first_event: an event has come that is neither a comment nor one sent before scheduling.
-    error: the first error inside the stream; opens_with_error: that error was the first event.
+    error: the first error inside the stream; opens_with_error: that error was the first event. given_up: the engine
+    ended the answer before its time, and said so in the stream's own form.
     usage: what the engine said of tokens, the last number said wins. ended: the dialect's own end has come.
     overflowed: events longer than the bound, which were not read. response: what a Responses stream first says of it,
     for whoever has to end it: id, created_at and model, as far as they are there.
@@ -70,6 +79,7 @@ class StreamTap:
         "error",
         "event_bytes_max",
         "first_event",
+        "given_up",
         "opens_with_error",
         "overflowed",
         "response",
@@ -78,7 +88,7 @@ class StreamTap:
 
     def __init__(self, dialect: Dialect, *, event_bytes_max: int = EVENT_BYTES_MAX) -> None:
         self._dialect = dialect
-        self._marks = (b'"usage"', b'"error"', *_END[dialect])
+        self._marks = (b'"usage"', b'"error"', b'"abort"', *_END[dialect])
         self._buffer = bytearray()  # bytes since the last end of an event
         self._skipping = False
         self._has_returns = False
@@ -86,6 +96,7 @@ class StreamTap:
         self.first_event = False
         self.error: InBandError | None = None
         self.opens_with_error = False
+        self.given_up = False
         self.usage: Usage | None = None
         self.response: Mapping[str, Any] = {}
         self._last_number = b""
@@ -205,6 +216,8 @@ class StreamTap:
         if kind == _FAILED and self.error is None:
             # It is the dialect's own word for a failure and passes as it is, so it never opens with an error.
             self.error = InBandError(STATUS_UNKNOWN, event.data)
+        if self._dialect is Dialect.OPENAI and is_given_up(event.data):
+            self.given_up = True
         if b'"error"' in event.data or _USAGE.search(event.data):
             self._read_value(event.data, is_first=is_first)
 

@@ -4,31 +4,34 @@ Owns what counts as an unambiguous body: UTF-8 without BOM, no repeated key at a
 within 64 bits, whole Unicode characters, bounded depth and size. Never repairs what it reads, never looks at a field's
 meaning, and never re-serialises a member that it was not asked to change.
 
-The good path is one pass of the C scanner and one short walk over containers; naming the member that is wrong costs a
-second pass, which only a refused body pays (gateway.wire.json_flaws).
+The good path is one pass of a compiled reader and one short walk over containers; naming the member that is wrong costs
+a second pass, which only a refused body pays (gateway.wire.json_flaws). A large body is read in pieces
+(gateway.wire.large_json).
 """
 
 from __future__ import annotations
 
 import json
-import math
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from math import isfinite
 from typing import Any, NoReturn
 
+import jiter
+
 from gateway.wire.json_flaws import INT64_MAX, INT64_MIN, NESTING_MAX, Flaw, Malformed, diagnose
+from gateway.wire.large_json import Outline
 
 VALUES_MAX = 2**21
 MEMBERS_MAX = 2**17  # an object is made in one go, in which no other thread has a turn: not the loop's either
+QUICK_BYTES_MAX = 2**18  # read in one step, which holds the interpreter lock to its end: a millisecond or two
 _VALUES_COUNTED_FROM_BYTES = 2**20  # a smaller body cannot hold enough values to matter
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
-_SURROGATE_ESCAPE_CHARS = 4
-# A search holds the interpreter lock to its end: in pieces, so that the event loop gets its turn.
-SEARCHED_CHARS = 2**20
 _SPACE = re.compile(r"[ \t\n\r]*")
 _JSON_SPACE = b" \t\n\r"
+_LOOPED_ITEMS_MAX = 32
 _COMPRESSED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")  # how gzip and zstd begin
 _BETWEEN_VALUES = bytes(set(range(256)) - set(b",[{"))
 
@@ -37,24 +40,56 @@ def parse(body: bytes) -> dict[str, Any]:
     """The body's members; Malformed where it is not one unambiguous object."""
     if body.startswith(b"\xef\xbb\xbf"):
         raise Malformed("invalid_encoding", "The body begins with a byte order mark; send plain UTF-8.", "body")
+    if body.startswith(_COMPRESSED):
+        message = "The body is not JSON but looks compressed: name the coding in Content-Encoding."
+        raise Malformed("invalid_encoding", message, "body")
+    return _read_quickly(body) if len(body) <= QUICK_BYTES_MAX else _read_in_pieces(body)
+
+
+def _read_quickly(body: bytes) -> dict[str, Any]:
+    """By a reader that takes what the strict one takes, and numbers out of range; its refusals say little."""
+    try:
+        root = jiter.from_json(body, allow_inf_nan=False, cache_mode="keys", catch_duplicate_keys=True)
+        if type(root) is dict:
+            _examine(root)
+            return root
+    except ValueError:
+        pass
+    return _read_whole(body)
+
+
+def _read_whole(body: bytes) -> dict[str, Any]:
     try:
         text = body.decode()
     except UnicodeDecodeError as error:
         message = f"The body is not UTF-8: byte {error.start} cannot be decoded."
-        if body.startswith(_COMPRESSED):
-            message = "The body is not UTF-8 but looks compressed: name the coding in Content-Encoding."
         raise Malformed("invalid_encoding", message, "body") from None
-    if len(body) >= _VALUES_COUNTED_FROM_BYTES:
-        _refuse_too_many_values(body)
     try:
-        root = _DECODER.decode(text)
-        if type(root) is not dict:
-            raise Malformed("invalid_type", "The body has to be one JSON object.", "body")
+        root = _object(_decoder(_refuse_constant).decode(text))
         _examine(root)
-        if "\\" in text and _escapes_a_surrogate(text):
+        if _SURROGATE_ESCAPE.search(text):
             json.dumps(root, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise diagnose(text, error) from None
+    return root
+
+
+def _read_in_pieces(body: bytes) -> dict[str, Any]:
+    outline = Outline(body)
+    if len(body) >= _VALUES_COUNTED_FROM_BYTES:
+        _refuse_too_many_values(outline.pieces)
+    try:
+        root = _object(outline.root(_decoder))
+        _examine(root)
+        outline.refuse_lone_surrogates()
+    except (ValueError, RecursionError) as error:
+        raise outline.refusal(body, error) from None
+    return root
+
+
+def _object(root: Any) -> dict[str, Any]:
+    if type(root) is not dict:
+        raise Malformed("invalid_type", "The body has to be one JSON object.", "body")
     return root
 
 
@@ -121,42 +156,41 @@ def _dumps(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
-def _refuse_too_many_values(body: bytes) -> None:
-    """Memory and loop time of a parse follow the number of values, not of bytes: bound it before parsing."""
-    if _values_upper_bound(body) <= VALUES_MAX and body.count(b":") <= MEMBERS_MAX:
+def _refuse_too_many_values(pieces: Sequence[bytes]) -> None:
+    """Memory and loop time of a parse follow the number of values, not of bytes: bound it before parsing.
+
+    pieces: of the body, each with whole strings.
+    """
+    if _values_upper_bound(pieces) <= VALUES_MAX and _colons(pieces) <= MEMBERS_MAX:
         return
     # Most brackets, commas and colons of ordinary text are inside strings: count again without them.
-    bare = b"".join(body.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')[::2])
+    bare = [b"".join(piece.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')[::2]) for piece in pieces]
     if _values_upper_bound(bare) > VALUES_MAX:
         raise Malformed("body_too_complex", f"The body holds more than {VALUES_MAX} JSON values.", "body")
-    if bare.count(b":") > MEMBERS_MAX:
+    if _colons(bare) > MEMBERS_MAX:
         raise Malformed("body_too_complex", f"The body's objects hold more than {MEMBERS_MAX} members.", "body")
 
 
-def _values_upper_bound(piece: bytes) -> int:
+def _values_upper_bound(pieces: Iterable[bytes]) -> int:
     """Every value but the root follows a comma or an opening bracket."""
-    return len(piece.translate(None, delete=_BETWEEN_VALUES))
+    return sum(len(piece.translate(None, delete=_BETWEEN_VALUES)) for piece in pieces)
 
 
-def _escapes_a_surrogate(text: str) -> bool:
-    reach = SEARCHED_CHARS + _SURROGATE_ESCAPE_CHARS - 1
-    return any(_SURROGATE_ESCAPE.search(text, at, at + reach) for at in range(0, len(text), SEARCHED_CHARS))
+def _colons(pieces: Iterable[bytes]) -> int:
+    return sum(piece.count(b":") for piece in pieces)
 
 
 def _examine(root: dict[str, Any]) -> None:
-    """Level by level: depth within its bound, integers within 64 bits. The walk touches containers and numbers only."""
+    """Level by level: depth within its bound, numbers within theirs. The walk touches containers and numbers only."""
     level: list[Any] = [root]
     for _ in range(NESTING_MAX):
         below: list[Any] = []
         for container in level:
             if type(container) is dict:
-                for value in container.values():
-                    kind = type(value)
-                    if kind is dict or kind is list:
-                        below.append(value)
-                    elif kind is int and not INT64_MIN <= value <= INT64_MAX:
-                        raise Flaw("integer_out_of_range")
-            elif container:
+                _examine_each(container.values(), below)
+            elif len(container) <= _LOOPED_ITEMS_MAX:
+                _examine_each(container, below)
+            else:
                 _examine_list(container, below)
         if not below:
             return
@@ -164,14 +198,33 @@ def _examine(root: dict[str, Any]) -> None:
     raise Flaw("nesting_too_deep")
 
 
+def _examine_each(values: Iterable[Any], below: list[Any]) -> None:
+    for value in values:
+        kind = type(value)
+        if kind is str:
+            continue
+        if kind is dict or kind is list:
+            below.append(value)
+        elif kind is int:
+            if not INT64_MIN <= value <= INT64_MAX:
+                raise Flaw("integer_out_of_range")
+        elif kind is float and not isfinite(value):
+            raise Flaw("non_finite_number")
+
+
 def _examine_list(values: list[Any], below: list[Any]) -> None:
-    kinds = set(map(type, values))  # C speed: a prompt of token ids may have a million of them
+    """At C speed: a prompt of token ids may have a million of them."""
+    kinds = set(map(type, values))
+    if dict in kinds or list in kinds:
+        below += (
+            values if len(kinds) == 1 else [value for value in values if type(value) is dict or type(value) is list]
+        )
     if int in kinds:
         numbers = values if len(kinds) == 1 else [value for value in values if type(value) is int]
         if min(numbers) < INT64_MIN or max(numbers) > INT64_MAX:
             raise Flaw("integer_out_of_range")
-    if dict in kinds or list in kinds:
-        below += [value for value in values if type(value) is dict or type(value) is list]
+    if float in kinds and not all(map(isfinite, [value for value in values if type(value) is float])):
+        raise Flaw("non_finite_number")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -183,7 +236,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _finite(digits: str) -> float:
     value = float(digits)
-    if not math.isfinite(value):
+    if not isfinite(value):
         raise Flaw("non_finite_number")
     return value
 
@@ -192,5 +245,8 @@ def _refuse_constant(_: str) -> NoReturn:
     raise Flaw("non_finite_number")
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_float=_finite, parse_constant=_refuse_constant)
+def _decoder(constant: Callable[[str], Any]) -> json.JSONDecoder:
+    return json.JSONDecoder(object_pairs_hook=_unique, parse_float=_finite, parse_constant=constant)
+
+
 _PLAIN = json.JSONDecoder()

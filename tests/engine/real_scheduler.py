@@ -145,8 +145,8 @@ class RealScheduler:
         return Step(
             tokens,
             self._step_time.step_s(sum(tokens.values()), len(tokens), context, chunks) if tokens else 0.0,
-            first_tokens=tuple(request.id for request in sampled if request.sampled == 1),
-            ended=tuple(request.id for request in sampled if request.complete),
+            first_tokens=[request.id for request in sampled if request.sampled == 1],
+            ended=[request.id for request in sampled if request.complete],
         )
 
     def steps_alike(self) -> int:

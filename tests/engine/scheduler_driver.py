@@ -268,10 +268,11 @@ def same_steps(*, traces: int) -> dict[str, Any]:
                 prompt_tokens = random.choice([1, 50, 640, 2000])
                 prefix_tokens = random.randint(0, prompt_tokens - 1)
                 outputs, priority, prefix = random.choice([1, 2, 30, 90]), random.randint(0, 2), random.randint(0, 2)
-                asked = number, prompt_tokens, outputs, priority, prefix, prefix_tokens
-                real.add(EngineRequest(*asked))
-                modelled.append(EngineRequest(*asked))
-                model.add(modelled[-1])
+                asked = number, prompt_tokens, outputs, priority
+                one, other = (EngineRequest(*asked, prefix=prefix, prefix_tokens=prefix_tokens) for _ in range(2))
+                real.add(one)
+                modelled.append(other)
+                model.add(other)
             if number and random.random() < 0.1:
                 gone = random.randint(1, number)
                 real.abort(gone)

@@ -17,6 +17,7 @@ VALUES: list[Any] = [
     {"choices": [{"delta": {"content": 'a "usage": { [DONE] "error"\n\n'}}]},
     {"usage": {"prompt_tokens": 3, "completion_tokens": 4}},
     {"usage": None},
+    {"choices": [{"delta": {}, "finish_reason": "abort"}]},
     {"error": {"message": "x", "code": 503}},
     {"type": "ping"},
     {"type": "message_stop"},
@@ -46,7 +47,16 @@ def said(dialect: Dialect, chunks: list[bytes]) -> tuple[object, ...]:
     tap = StreamTap(dialect, event_bytes_max=100)
     for chunk in chunks:
         tap.feed(chunk)
-    state = (tap.first_event, tap.error, tap.opens_with_error, tap.usage, tap.ended, tap.overflowed, tap.mid_event)
+    state = (
+        tap.first_event,
+        tap.error,
+        tap.opens_with_error,
+        tap.given_up,
+        tap.usage,
+        tap.ended,
+        tap.overflowed,
+        tap.mid_event,
+    )
     tap.finish()
     return (*state, tap.ended, tap.usage)
 

@@ -65,8 +65,9 @@ def test_blocks_in_runs_are_found_and_evicted_as_they_are_one_by_one(seed):
         if act < 0.3 or not pair.running:
             number += 1
             tokens = random.randint(8, 50)
-            asked = number, tokens, 50, 0, 0, random.choice([tokens, tokens, random.randint(0, tokens)])
-            pair.begin((EngineRequest(*asked), EngineRequest(*asked)))
+            shared = random.choice([tokens, tokens, random.randint(0, tokens)])
+            one, other = (EngineRequest(number, tokens, 50, prefix_tokens=shared) for _ in range(2))
+            pair.begin((one, other))
         elif act < 0.4 and pair.gone:
             pair.begin(pair.gone.pop(random.randrange(len(pair.gone))))
         elif act < 0.8:

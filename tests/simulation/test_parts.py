@@ -33,7 +33,7 @@ from bench.simulation.virtual_engine import VirtualEngine
 from gateway.core.plan import Feedback, LongPrefill, LongPrefillMode, Plan
 from gateway.core.slices import slice_end
 from gateway.core.steptime import PrefillSample, StepModel
-from gateway.core.ticket import DividingChanged, Proceed, Recalled, SliceEnded, SliceResult
+from gateway.core.ticket import Dispatched, DividingChanged, Proceed, Recalled, SliceEnded, SliceResult
 from gateway.core.types import FallbackReason, LengthClass, Outcome
 from gateway.testing.builders import a_plan, an_admission, an_engine
 
@@ -57,37 +57,41 @@ def way_of(mode: LongPrefillMode, *, slice_s: float = 0.3, hold_max_s: float | N
 
 
 class WatchedParts(VirtualPool):
-    """held_s: every time that a prompt was put aside. changes: what Admission said of the engine's cache."""
+    """held_s: every time that a prompt was put aside. went_at: when parts went.
+
+    changes: what Admission said of the engine's cache.
+    """
 
     def __init__(self, *args, hold_max_s=None, **ways):
         super().__init__(*args, **ways)
         self.hold_max_s = hold_max_s
         self.held_s: list[float] = []
+        self.went_at: list[float] = []
         self.changes: list[FallbackReason | None] = []
         self._aside: dict[int, float] = {}
 
-    def _hear_whether_it_is_taken(self, post, epoch, ticket):
-        self._aside[ticket.id] = self.now
-        super()._hear_whether_it_is_taken(post, epoch, ticket)
-
-    def _take_in(self, fate, event):
+    def hears(self, fate, event):
+        super().hears(fate, event)
         match event:
+            case Dispatched(divided=True) if fate.ticket.assignment.plan.admission.long_prefill.mode is SLICED:
+                self._aside[fate.ticket.id] = self.now + 2 * self.network_s  # when the engine has said that it takes it
             case SliceEnded() | Recalled():
                 self._aside[fate.ticket.id] = self.now
-            case Proceed() if fate.ticket.id in self._aside:
-                self.held_s.append(self.now - self._aside.pop(fate.ticket.id))
+            case Proceed():
+                self.went_at.append(self.now)
+                if fate.ticket.id in self._aside:
+                    self.held_s.append(self.now - self._aside.pop(fate.ticket.id))
             case DividingChanged(reason=reason):
                 self.changes.append(reason)
-        super()._take_in(fate, event)
 
-    def _follow(self, events):
-        super()._follow(events)
+    def settled(self):
+        super().settled()
         self._charges_are_exact()
 
-    def _send(self, post, part):
-        super()._send(post, part)
+    def sends(self, post, part):
+        super().sends(post, part)
         if part.request.id > 1 << 30:
-            longs = [other for other in post.parts.values() if other.request.id > 1 << 30]
+            longs = [part, *(other for other in post.parts.values() if other.request.id > 1 << 30)]
             unanswered = [each for each in longs if each.fate.first_token_at is None]
             assert len(unanswered) == 1, "one part at a time at an engine"
             assert not part.fate.caller.is_bad, "nothing is computed that the engine would refuse"
@@ -187,20 +191,12 @@ def test_while_a_short_is_unserved_no_part_goes_unless_its_hold_is_over(batches_
     random = Random(3)
     callers = [Caller(at_s, LONG, OUTPUT_TOKENS, "batch") for at_s in (0.0, 4.0, 8.0)]
     callers += [Caller(at_s, SHORT, OUTPUT_TOKENS) for at_s in arrivals(random, 4.0, until_s=14.0)]
-    went: list[float] = []
-    send = pool._proceed
-
-    def noted(fate, prefix_tokens):
-        went.append(pool.now)
-        send(fate, prefix_tokens)
-
-    pool._proceed = noted
     pool.run(callers)
     shorts = pool.of(LengthClass.SHORT)
-    assert len(went) > 15
+    assert len(pool.went_at) > 15
     for fate in shorts:
         came_at = START + fate.caller.at_s
-        assert not [at for at in went if came_at < at < fate.first_token_at]
+        assert not [at for at in pool.went_at if came_at < at < fate.first_token_at]
 
 
 @WAYS

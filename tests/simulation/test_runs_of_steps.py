@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import asdict, replace
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -70,8 +70,7 @@ def played(engine: type[VirtualEngine], seed: int) -> tuple[Any, ...]:
         for fate in fates
     ]
     work = [(fate.computed_tokens, fate.recalls, tuple(fate.sent)) for fate in fates]
-    counts = [pool.counts for pool in pools]
-    return seen, work, room.steps, counts, [(each.blocks_used, each.arrivals) for each in engines.values()]
+    return seen, work, room.steps, [(each.blocks_used, each.arrivals) for each in engines.values()]
 
 
 @pytest.mark.parametrize("seed", range(24))
@@ -95,6 +94,12 @@ def test_a_lone_answer_is_a_handful_of_looks_at_the_engine(batches_in_flight):
     VirtualPool(load("passthrough"), room, [an_engine("a")], assigned).run([Caller(0.0, 512, 1000)])
     assert room.steps == 1000
     assert looks < 12
+
+
+def counts_of(request: EngineRequest) -> dict[str, Any]:
+    """Return all that a request says of itself, but which blocks it holds."""
+    said = {name: getattr(request, name) for name in dir(request) if not name.startswith("_") and name != "held"}
+    return {name: value for name, value in said.items() if not callable(value)}
 
 
 class Pair:
@@ -151,7 +156,7 @@ class Pair:
             [*self.one.running, *self.one.waiting], [*self.other.running, *self.other.waiting], strict=True
         ):
             self.other.look_at(other)
-            assert asdict(replace(one, held=[])) == asdict(replace(other, held=[]))
+            assert counts_of(one) == counts_of(other)
 
 
 @pytest.mark.parametrize("seed", range(24))
@@ -183,7 +188,7 @@ def test_a_token_is_delivered_by_the_step_that_sampled_it_and_by_none_before(eng
     request = EngineRequest(1, 100, 3)
     stepped.add(request)
     first, second = stepped.schedule(), stepped.schedule()
-    assert (first.first_tokens, second.first_tokens) == ((), (1,))
+    assert (first.first_tokens, second.first_tokens) == ([], [1])
     stepped.end(first)
     assert request.delivered == 0
     stepped.schedule()

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from bench.simulation import virtual_pool
 from bench.simulation.engine_room import START, EngineRoom
-from bench.simulation.posts import Caller, Engine, Fate, Part, Post
+from bench.simulation.posts import Caller, Fate, Part, Post
+from bench.simulation.virtual_engine import VirtualEngine
 from gateway.core.ledger import NO_LONG_PREFILL
 from gateway.core.plan import Plan
-from gateway.core.ticket import Assignment, Dispatched, Event, Refused
+from gateway.core.ticket import Assignment, Dispatched, Event, Finished, Queued, Refused, SliceEnded, SliceResult
 from gateway.core.types import EngineSpec, LengthClass, Outcome
 from gateway.testing.builders import an_assignment
 
@@ -20,27 +22,32 @@ SOON_S = 1.0
 """An abort holds its place until the steps in flight end: for so long an empty engine may leave somebody waiting."""
 
 
-class VirtualPool(virtual_pool.VirtualPool):
+class VirtualPool:
     """Run callers through Admission to engines, every promise of it asserted.
 
     pauses_seen: how often an engine had nothing to do before a line of longs, since feedback had them pause.
     """
 
-    pauses_seen = 0
-
     def __init__(
         self,
         plan: Plan,
-        engines: Mapping[str, Engine],
+        engines: Mapping[str, VirtualEngine],
         specs: Sequence[EngineSpec],
         *,
         assign: Callable[[Plan, Caller], Assignment] | None = None,
         batches_in_flight: int = 1,
         **ways: Any,
     ) -> None:
-        super().__init__(
-            plan, EngineRoom(engines, batches_in_flight=batches_in_flight), specs, assign or assigned, **ways
-        )
+        self.room = EngineRoom(engines, batches_in_flight=batches_in_flight)
+        self.pool = virtual_pool.VirtualPool(plan, self.room, specs, assign or assigned, watcher=self, **ways)
+        self.plan = plan
+        self.posts, self.admission = self.pool.posts, self.pool.admission
+        self.fates = self.pool.fates
+        self.restart = self.pool.restart
+        self.waiting: set[int] = set()
+        self.slices: Counter[SliceResult] = Counter()
+        self.pauses_seen = 0
+        self._ending: list[Fate] = []
 
     @property
     def now(self) -> float:
@@ -49,6 +56,11 @@ class VirtualPool(virtual_pool.VirtualPool):
     @property
     def network_s(self) -> float:
         return self.room.network_s
+
+    @property
+    def counts(self) -> Counter[Outcome]:
+        """How many ended in which way."""
+        return Counter(fate.outcome for fate in self.fates.values() if fate.outcome is not None)
 
     @property
     def steps(self) -> int:
@@ -60,39 +72,46 @@ class VirtualPool(virtual_pool.VirtualPool):
 
     def run(self, callers: Sequence[Caller]) -> None:
         """Play until nothing is left to come, then check that nothing is left over."""
-        super().run(callers)
+        self.pool.run(callers)
         self._nothing_is_left()
 
     # ── what holds at every instant ──
 
-    def _follow(self, events: list[Event]) -> None:
-        super()._follow(events)
-        self._budgets_hold()
-        self._no_engine_idles_before_a_line()
-
-    def _take_in(self, fate: Fate, event: Event) -> None:
+    def hears(self, fate: Fate, event: Event) -> None:
         match event:
             case Dispatched():
                 assert event.waited_s <= fate.ticket.assignment.wait_s_max + 1e-9, "nothing goes after its deadline"
                 assert self.posts[event.engine].up, "nothing goes to an engine that is down"
             case Refused(waited_s=waited_s, outcome=Outcome.EXPIRED):
                 assert abs(waited_s - fate.ticket.assignment.wait_s_max) < 1e-6, "expiry is exact"
+            case SliceEnded(result=result):
+                self.slices[result] += 1
             case _:
                 pass
-        super()._take_in(fate, event)
+        if isinstance(event, Queued):
+            self.waiting.add(fate.ticket.id)
+        if isinstance(event, Dispatched | Refused | Finished):
+            self.waiting.discard(fate.ticket.id)
+        if isinstance(event, Refused | Finished):
+            assert fate.outcome is None, "a request ends once"
+            self._ending.append(fate)
 
-    def _send(self, post: Post, part: Part) -> None:
+    def sends(self, post: Post, part: Part) -> None:
         assert part.fate.outcome is None, "nothing goes of a request that has ended"
         assert not [other for other in post.parts.values() if other.fate is part.fate], "one part at a time"
-        super()._send(post, part)
 
-    def _end(self, fate: Fate, outcome: Outcome) -> None:
-        assert fate.outcome is None, "a request ends once"
-        super()._end(fate, outcome)
-        if fate.engine is not None:
-            assert fate.outcome is Outcome.CLIENT_GONE or not [
-                part for part in self.posts[fate.engine].parts.values() if part.fate is fate
-            ], "nothing of it stays at its engine"
+    def settled(self) -> None:
+        self._nothing_stays_of_who_ended()
+        self._budgets_hold()
+        self._no_engine_idles_before_a_line()
+
+    def _nothing_stays_of_who_ended(self) -> None:
+        for fate in self._ending:
+            assert fate.outcome is not None, "who ends has an outcome"
+            if fate.engine is not None and fate.outcome is not Outcome.CLIENT_GONE:
+                left = [part for part in self.posts[fate.engine].parts.values() if part.fate is fate]
+                assert not left, "nothing of it stays at its engine"
+        self._ending.clear()
 
     def _budgets_hold(self) -> None:
         bounds = self.plan.admission
@@ -120,7 +139,7 @@ class VirtualPool(virtual_pool.VirtualPool):
 
     def _nothing_is_left(self) -> None:
         assert not self.waiting
-        assert sum(self.counts.values()) == len(self.fates), "offered = completed + refused + expired + gone + broken"
+        assert self.counts.total() == len(self.fates), "offered = completed + refused + expired + gone + broken"
         assert not any(post.parts for post in self.posts.values())
         snapshot = self.admission.snapshot()
         assert all(line.requests == 0 and line.prompt_tokens == 0 for line in snapshot.lines.values())

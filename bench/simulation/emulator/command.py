@@ -40,13 +40,13 @@ def main(argv: Sequence[str]) -> int:
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else 2
     try:
-        return uvloop.run(_serve(flags.settings(args)))
+        return uvloop.run(_serve(flags.settings(args), flags.said_of(args, parser)))
     except UsageError as error:
         print(f"gateway emulate: {error}", file=sys.stderr)
         return 2
 
 
-async def _serve(settings: flags.EmulatorSettings) -> int:
+async def _serve(settings: flags.EmulatorSettings, said: str) -> int:
     def serving(url: str) -> None:
         engine = settings.engine
         print(f"serving {settings.models[0]} on {url}: {settings.profile.about}", flush=True)
@@ -57,6 +57,7 @@ async def _serve(settings: flags.EmulatorSettings) -> int:
         )
         print(f"  its tokenizer: {FOLDER}", flush=True)
 
+    print(said, flush=True)
     emulator = Emulator(settings, lambda text: print(f"emulate: {text}", file=sys.stderr, flush=True), serving)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):

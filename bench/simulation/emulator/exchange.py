@@ -55,14 +55,12 @@ class Exchange:
                 answer = answer_of(vocabulary, prompt, sampling, number)
                 generation.sequences.append(
                     LiveSequence(
-                        id=0,
-                        prompt_tokens=len(prompt),
-                        output_tokens=answer.tokens,
-                        priority=priority,
+                        prompt,
+                        answer.made,
+                        answer.tokens,
                         index=len(answers),
-                        ids=prompt,
-                        answer=answer.made,
                         finish=answer.finish,
+                        priority=priority,
                         salt=asked.salt,
                         generation=generation,
                     )

@@ -46,18 +46,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     engine = parser.add_argument_group("vLLM's own flags")
     engine.add_argument("--served-model-name", nargs="+", default=[MODEL], metavar="NAME", help=f"(default {MODEL})")
     engine.add_argument(
-        "--max-model-len", type=whole, default=CONTEXT_TOKENS, metavar="N", help=f"(default {CONTEXT_TOKENS})"
+        "--max-model-len", type=whole, default=CONTEXT_TOKENS, metavar="N", help=f"(default: {CONTEXT_TOKENS})"
     )
-    engine.add_argument("--scheduling-policy", choices=["fcfs", "priority"], default="fcfs", help="(default fcfs)")
+    engine.add_argument("--scheduling-policy", choices=["fcfs", "priority"], default="fcfs", help="(default: fcfs)")
     engine.add_argument("--max-num-batched-tokens", type=whole, metavar="N", help="(default: the profile's)")
     engine.add_argument(
-        "--long-prefill-token-threshold", type=_not_negative, default=0, metavar="N", help="0 is off (default)"
+        "--long-prefill-token-threshold", type=_not_negative, default=0, metavar="N", help="0 is off (default: 0)"
     )
     engine.add_argument("--max-num-seqs", type=whole, metavar="N", help="(default: the profile's)")
     engine.add_argument("--max-num-active-seqs", type=whole, metavar="N", help="(default: --max-num-seqs)")
     engine.add_argument("--num-gpu-blocks-override", type=whole, metavar="N", help="KV blocks (default: the profile's)")
     engine.add_argument("--block-size", type=whole, metavar="N", help="tokens a block (default: the profile's)")
-    engine.add_argument("--watermark", type=_share, default=0.0, metavar="SHARE", help="of KV kept free (default 0)")
+    engine.add_argument("--watermark", type=_share, default=0.0, metavar="SHARE", help="of KV kept free (default: 0.0)")
     for name in ("enable-prefix-caching", "enable-chunked-prefill"):
         engine.add_argument(f"--{name}", action=argparse.BooleanOptionalAction, default=True)
     engine.add_argument("--async-scheduling", action=argparse.BooleanOptionalAction, default=None)
@@ -103,6 +103,28 @@ def settings(args: argparse.Namespace) -> EmulatorSettings:
         queued_tokens_max=args.max_num_queued_tokens,
         prompt_tokens_details=args.enable_prompt_tokens_details,
         faults=tuple(faults.parse(text) for text in args.fault),
+    )
+
+
+def said_of(args: argparse.Namespace, parser: argparse.ArgumentParser) -> str:
+    """The lines of vLLM's log that tell what it was asked for and what is in force, as far as the model has it."""
+    asked = {name: value for name, value in vars(args).items() if value != parser.get_default(name)}
+    tokens = args.max_num_batched_tokens or PROFILES[args.profile].max_num_batched_tokens
+    config = {
+        "model": repr(args.served_model_name[0]),
+        "speculative_config": None,
+        "max_seq_len": args.max_model_len,
+        "served_model_name": args.served_model_name[0],
+        "enable_prefix_caching": args.enable_prefix_caching,
+        "enable_chunked_prefill": args.enable_chunked_prefill,
+    }
+    shown = ", ".join(f"{name}={value}" for name, value in config.items())
+    return "\n".join(
+        [
+            f"non-default args: {asked}",
+            f"Chunked prefill is enabled with max_num_batched_tokens={tokens}.",
+            f"Initializing a V1 LLM engine (emulated) with config: {shown}",
+        ]
     )
 
 

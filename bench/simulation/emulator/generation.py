@@ -71,7 +71,6 @@ class Generation:
         return taken
 
 
-@dataclass(eq=False, slots=True)
 class LiveSequence(EngineRequest):
     """What the scheduler handles, with its content. Times are the clock's, None until they come.
 
@@ -80,19 +79,48 @@ class LiveSequence(EngineRequest):
     cache when it came in for the first time.
     """
 
-    index: int = 0
-    ids: Sequence[int] = ()
-    answer: MadeUp | None = None
-    finish: Finish = Finish.LENGTH
-    salt: Hashable = None
-    generation: Generation | None = None
-    told: int = 0
-    counted_preemptions: int = 0
-    first_cached_tokens: int = 0
-    scheduled_at: float | None = None
-    first_token_at: float | None = None
-    last_token_at: float | None = None
-    _chain: list[int] = field(default_factory=list)
+    __slots__ = (
+        "_chain",
+        "answer",
+        "counted_preemptions",
+        "finish",
+        "first_cached_tokens",
+        "first_token_at",
+        "generation",
+        "ids",
+        "index",
+        "last_token_at",
+        "salt",
+        "scheduled_at",
+        "told",
+    )
+
+    def __init__(
+        self,
+        ids: Sequence[int],
+        answer: MadeUp,
+        output_tokens: int,
+        *,
+        index: int = 0,
+        finish: Finish = Finish.LENGTH,
+        priority: int = 0,
+        salt: Hashable = None,
+        generation: Generation | None = None,
+    ) -> None:
+        super().__init__(0, len(ids), output_tokens, priority)
+        self.index = index
+        self.ids = ids
+        self.answer = answer
+        self.finish = finish
+        self.salt = salt
+        self.generation = generation
+        self.told = 0
+        self.counted_preemptions = 0
+        self.first_cached_tokens = 0
+        self.scheduled_at: float | None = None
+        self.first_token_at: float | None = None
+        self.last_token_at: float | None = None
+        self._chain: list[int] = []
 
     def block_hash(self, index: int, block_tokens: int) -> Hashable:
         """Return the identity of a full block: its tokens, and all before them."""
@@ -106,6 +134,5 @@ class LiveSequence(EngineRequest):
     def _tokens(self, start: int, end: int) -> Sequence[int]:
         if end <= self.prompt_tokens:
             return self.ids[start:end]
-        assert self.answer is not None
         made = self.answer.tokens(max(0, start - self.prompt_tokens), end - self.prompt_tokens)
         return [*self.ids[start:], *made]

@@ -32,3 +32,14 @@ async def test_over_tls_handshakes_lie_before_the_run_and_those_in_it_are_counte
     assert records.json("measurements")["client"]["connections_opened"] == len(opened)
     assert len(opened) <= 2, "a socket that the server has just closed may be opened anew, no more"
     assert f"{len(opened)} connections opened during the run" in out
+
+
+async def test_a_server_whose_certificate_is_not_trusted_is_there_and_that_is_said(
+    folder: Path, tmp_path: Path
+) -> None:
+    tls, _ = certificate(tmp_path)
+    async with kit.scripted(Model(folder), tls=tls) as server:
+        code, _, err = await bench(*run_words(server.url, folder, tmp_path / "runs"))
+    assert code == 1
+    assert f"no TLS with who listens at {server.url}" in err
+    assert "SSL_CERT_FILE" in err

@@ -45,6 +45,8 @@ async def test_policies_are_compared_through_gateways_that_are_the_benchs_own(fo
         "engine: scheduling fcfs",
     ]
     assert len({request.json["cache_salt"] for request in asked}) == 3
+    runs = [json.loads((kept.path / name / "run.json").read_text()) for name in kept.runs()]
+    assert len({run["policy_sha256"] for run in runs}) == 2
     assert not any("authorization" in request.headers for request in asked)
     texts = [(kept.path / name / "requests.jsonl").read_text() for name in kept.runs()]
     rows = [json.loads(line) for text in texts for line in text.splitlines()]
@@ -55,6 +57,10 @@ async def test_policies_are_compared_through_gateways_that_are_the_benchs_own(fo
     answers_per_s = measured["classes"]["all"]["completed_per_s"]
     if answers_per_s:  # on a busy machine all may end after the half second that is measured
         assert measured["cost"]["per_accepted_response"] == pytest.approx(0.001 / answers_per_s, rel=0.01)
+    code, out, err = await bench("decide", str(kept.path))
+    assert code == 12 and out.startswith("# keep the baseline: evidence missing"), out + err
+    decision = json.loads((kept.path / "decision.json").read_text())
+    assert {"limits of every class"} <= {each["rule"] for each in decision["findings"] if each["standing"] != "holds"}
     written = "".join(path.read_text() for path in kept.path.rglob("*") if path.is_file())
     assert "gw-" not in written
 

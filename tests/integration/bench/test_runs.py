@@ -12,10 +12,12 @@ from bench_stage import KEYS, PATIENT, Model, Records, bench, contents, run_word
 
 
 async def test_a_run_leaves_a_table_and_all_its_records(folder: Path, tmp_path: Path) -> None:
-    async with kit.scripted(Model(folder)) as server:
-        words = run_words(server.url, folder, tmp_path, warmup=0.1)
+    pages = {"/v1/models": b"{}", "/api/state?promises=off": b'{"policy": {"name": "mine", "sha256": "p0"}}'}
+    async with kit.scripted(Model(folder), pages=pages) as server:
+        words = run_words(server.url, folder, tmp_path, warmup=0.1, ops_url=server.url)
         words += ["--credential", "short=KEY_SHORT", "long=KEY_LONG", "--priority", "short=0", "long=10"]
-        words += ["--goodput", "short:ttft:60000", "long:ttft:60000", "--metadata", "gpu=none", *PATIENT]
+        words += ["--goodput", "short:ttft:60000", "long:ttft:60000", "--metadata", "gpu=none", "image_digest=sha256:1"]
+        words += PATIENT
         code, out, err = await bench(*words)
         asked = server.asked
     assert code == 0, out + err
@@ -40,7 +42,10 @@ async def test_a_run_leaves_a_table_and_all_its_records(folder: Path, tmp_path: 
     assert measured["classes"]["short"]["good_share"] == 1.0
     assert records.json("verdict")["verdict"] == "VALID"
     run = records.json("run")
-    assert (run["metadata"], run["warmup_seconds"], run["load"]) == ({"gpu": "none"}, 0.1, "open loop")
+    assert (run["metadata"]["gpu"], run["warmup_seconds"], run["load"]) == ("none", 0.1, "open loop")
+    assert (run["policy_sha256"], run["image_digest"]) == ("p0", "sha256:1")
+    assert run["tokenizer_revision"] == f"sha256:{run['tokenizer_sha256']}"
+    assert run["hardware"]["cores"] >= 1 and "model_revision" not in run and "engine_version" not in run
     model = Model(folder)
     for request in asked:
         long = model.is_long(request)
@@ -52,6 +57,21 @@ async def test_a_run_leaves_a_table_and_all_its_records(folder: Path, tmp_path: 
     assert {request.json["cache_salt"] for request in asked} == {run["run_id"]}
     written = "".join(path.read_text() for path in contents(records.path))
     assert not any(key in out + err + written for key in KEYS.values())
+
+
+async def test_a_run_during_which_the_policy_was_replaced_is_void(folder: Path, tmp_path: Path) -> None:
+    model = Model(folder)
+    pages = {"/v1/models": b"{}", "/api/state?promises=off": b'{"policy": {"sha256": "p0"}}'}
+
+    async def script(asked: Any, reply: Any) -> None:
+        pages["/api/state?promises=off"] = b'{"policy": {"sha256": "p1"}}'
+        await model(asked, reply)
+
+    async with kit.scripted(script, pages=pages) as server:
+        words = run_words(server.url, folder, tmp_path, ops_url=server.url, num_prompts=4)
+        code, out, err = await bench(*words, *PATIENT)
+    assert code == 4, out + err
+    assert Records(tmp_path).json("verdict")["reasons"] == ["the gateway's policy was replaced during the run"]
 
 
 async def test_refused_requests_stay_in_the_table_and_in_the_denominator(folder: Path, tmp_path: Path) -> None:

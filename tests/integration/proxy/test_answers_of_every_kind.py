@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 
+import pytest
+
 from gateway.testing import answers
 from gateway.testing.answers import CHUNKS_END, STREAM_HEAD, chunk
 from gateway.testing.harness import MODEL, a_chat, running
@@ -138,6 +140,7 @@ async def test_tokens_are_counted_once_wherever_the_engine_says_how_many(tmp_pat
         [text, last, own + answers.DONE],
         [text, last, answers.usage_event(5, 1), own, answers.DONE],
         [text, last, own],
+        [text, last, own, answers.usage_event(0, 0), answers.DONE],
     ]
     async with ScriptedEngine() as engine, running(tmp_path, engine) as gateway:
         for number, events in enumerate(streams, start=1):
@@ -150,6 +153,23 @@ async def test_tokens_are_counted_once_wherever_the_engine_says_how_many(tmp_pat
                 await gateway.until(lambda: not gateway.exchanges)
             assert await gateway.metric("gateway_output_tokens_total") == 3 * number
             assert await gateway.metric("gateway_prompt_tokens_total") == 5 * number
+
+
+@pytest.mark.parametrize("reason", ["abort", "error"])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_what_an_engine_gives_up_passes_as_it_is_and_counts_as_the_engines_error(tmp_path, stream, reason):
+    """So vLLM ends what runs when it shuts down or goes to sleep: in the form of an answer that is whole."""
+    choice = {"index": 0, "message": {"role": "assistant", "content": "Hel"}, "finish_reason": reason}
+    whole = {"id": "x", "choices": [choice], "usage": answers.usage(5, 1)}
+    events = [answers.token("Hel"), answers.token("", finish_reason=reason), answers.usage_event(5, 1), answers.DONE]
+    script = answers.stream_of(*events) if stream else answers.json_answer(whole)
+    async with ScriptedEngine(script) as engine, running(tmp_path, engine) as gateway:
+        answer = await gateway.chat(stream=stream)
+        assert (answer.status, answer.body) == (200, b"".join(events) if stream else json.dumps(whole).encode())
+        assert await gateway.metric("gateway_requests_total", outcome="engine_error") == 1
+        assert await gateway.metric("gateway_requests_total") == 1
+        assert await gateway.metric("gateway_output_tokens_total") == 1
+        assert gateway.gateway.rooms.watches["a"].health.is_up
 
 
 async def test_what_the_engine_may_have_begun_is_never_sent_twice(tmp_path):

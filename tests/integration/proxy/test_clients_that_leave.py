@@ -11,8 +11,10 @@ from gateway.testing import answers
 from gateway.testing.builders import a_class, a_plan, an_admission
 from gateway.testing.harness import MODEL, a_chat, running
 from gateway.testing.scripted_engine import ScriptedEngine
+from gateway.testing.skipping_loop import skip
 
 CHAT = "/v1/chat/completions"
+STALL_S = 60
 WAYS = ["leave", "reset"]
 
 
@@ -208,6 +210,88 @@ async def test_a_slow_reader_gets_everything_at_its_own_pace(tmp_path):
         await client.post(CHAT, a_chat(stream=True))
         answer = await client.read_answer()
         assert answer.body == b"".join(events)
+        assert await gateway.metric("gateway_requests_total", outcome="completed") == 1
+
+
+@pytest.mark.asyncio(loop_factories=["uvloop"])  # its time is the system's own
+async def test_a_client_that_vanishes_without_a_word_is_noticed_in_any_phase(tmp_path):
+    """Its machine or its network is gone: no end of the connection comes, and nothing is acknowledged any more."""
+    steps = asyncio.Queue()
+    plan = a_plan(
+        a_class("interactive", wait_s_max=(30, 30)),
+        a_class("batch", rank=1, weight=1),
+        admission=an_admission(AdmissionKind.SLOTS, slots=SlotBudget(2)),
+        order=OrderKind.ARRIVAL,
+    )
+    async with (
+        ScriptedEngine(answers.hanging()) as engine,
+        running(tmp_path, engine, plan=plan, limits={"client_stall_s": 1}) as gateway,
+        gateway.client() as in_stream,
+        gateway.client() as in_prefill,
+        gateway.client() as in_line,
+        gateway.client() as in_its_body,
+    ):
+        engine.scripts.append(answers.step_by_step(steps))
+        await in_stream.post(CHAT, a_chat(stream=True))
+        steps.put_nowait(answers.STREAM_HEAD + answers.chunk(answers.token("a")))
+        await in_stream.read_head()
+        await in_stream.read_chunk()
+        await in_prefill.post(CHAT, a_chat())
+        await engine.until(lambda: len(engine.posts) == 2)
+        await in_line.post(CHAT, a_chat())
+        await gateway.until_metric("gateway_queue_requests", 1)
+        await in_its_body.send(in_its_body.head("POST", CHAT, {"Content-Length": "100"}) + b"{")
+        await gateway.until_metric("gateway_receiving_requests", 1)
+        for client in (in_stream, in_prefill, in_line, in_its_body):
+            client.vanish()
+        steps.put_nowait(answers.chunk(answers.token("b")))
+        await nothing_is_held(gateway)
+        assert await gateway.metric("gateway_requests_total", outcome="client_gone") == 4
+
+
+def until_unsent(connections):
+    """A stream that ends as soon as some of it waits for the client: its answer is over, and its bytes are not."""
+
+    async def script(_request, wire):
+        await wire.send(answers.STREAM_HEAD)
+        while not any(each.transport.get_write_buffer_size() for each in connections):
+            await wire.send(answers.chunk(answers.token("x" * 30_000)))
+            await asyncio.sleep(0)
+        await wire.send(answers.chunk(answers.DONE) + answers.CHUNKS_END)
+
+    return script
+
+
+LARGE = answers.plain(200, b"[" + b" " * (6 << 20) + b"]", "application/json")
+LONG = answers.stream_of(*(answers.token("x" * 60_000) for _ in range(100)), *answers.events_of("end"))
+
+
+@pytest.mark.asyncio(loop_factories=["asyncio"])
+@pytest.mark.parametrize("answer", ["whole", "stream", "whose connection is over"])
+async def test_who_takes_an_answer_slowly_gets_all_of_it_however_long_it_takes(tmp_path, answer):
+    limits = {"client_stall_s": STALL_S, "keepalive_s": 0}
+    async with (
+        ScriptedEngine(LARGE if answer == "whole" else LONG) as engine,
+        running(tmp_path, engine, limits=limits) as gateway,
+        gateway.client(receive_buffer_bytes=4096) as client,
+    ):
+        front = gateway.gateway._front
+        await gateway.until(lambda: len(front.connections) == 1)
+        (connection,) = front.connections
+        if answer == "whose connection is over":
+            engine.script = until_unsent([connection])
+        await client.post(CHAT, a_chat(stream=answer != "whole"))
+        if answer == "whose connection is over":
+            await gateway.until_metric("gateway_requests_total", 1, outcome="completed")
+        else:
+            await gateway.until(lambda: connection.writing_paused)
+        taken = b""
+        for _ in range(3):
+            taken += await client.reader.readexactly(100_000)
+            skip(STALL_S)
+            await gateway.ops("/healthz")
+        taken += await client.read_end()
+        assert taken.endswith(b"]" if answer == "whole" else answers.DONE + b"\r\n" + answers.CHUNKS_END)
         assert await gateway.metric("gateway_requests_total", outcome="completed") == 1
 
 

@@ -10,7 +10,7 @@ from gateway.core.plan import AdmissionKind, OrderKind, SlotBudget
 from gateway.server.ending import Stage
 from gateway.testing import answers
 from gateway.testing.builders import a_class, a_plan, an_admission
-from gateway.testing.harness import running
+from gateway.testing.harness import MODEL, a_chat, running
 from gateway.testing.scripted_engine import ScriptedEngine
 
 
@@ -58,6 +58,43 @@ async def test_a_waiting_request_that_the_drain_refuses_is_told_to_connect_elsew
         await running_one
     assert (refused.status, refused.header("x-gateway-reason")) == (503, "draining")
     assert refused.header("connection") == "close"
+
+
+@pytest.mark.parametrize("path", ["/tokenize", "/v1/messages/count_tokens", "/v1/responses/resp_1"])
+async def test_a_question_without_engine_time_that_is_cut_is_told_why(tmp_path, path):
+    async with (
+        ScriptedEngine(answers.json_answer({"id": "resp_1", "object": "response"})) as engine,
+        running(tmp_path, engine) as gateway,
+        asyncio.TaskGroup() as group,
+    ):
+        await gateway.ask("/v1/responses", {"model": MODEL, "input": "Hello"})
+        engine.script = engine.gets["/v1/responses/resp_1"] = answers.hanging()
+        value = None if "resp_1" in path else a_chat(prompt="Hello") if path == "/tokenize" else a_chat()
+        seen = len(engine.requests)
+        cut = group.create_task(gateway.ask(path, value))
+        await engine.until(lambda: any(request.path == path for request in engine.requests[seen:]))
+        assert gateway.gateway.rooms.ending.cut_all() == 1
+        told = await cut
+    assert (told.status, told.header("x-gateway-reason")) == (529 if "messages" in path else 503, "draining")
+    assert (told.header("connection"), told.header("x-should-retry")) == ("close", "true")
+
+
+async def test_a_kept_response_that_is_cut_while_it_is_told_ends_with_an_error_event(tmp_path):
+    async with (
+        ScriptedEngine(answers.json_answer({"id": "resp_1", "object": "response"})) as engine,
+        running(tmp_path, engine) as gateway,
+        gateway.client() as client,
+    ):
+        await gateway.ask("/v1/responses", {"model": MODEL, "input": "Hello"})
+        told = answers.event({"type": "response.output_text.delta", "sequence_number": 4, "delta": "Hello"})
+        engine.gets["/v1/responses/resp_1"] = answers.hanging(answers.STREAM_HEAD, answers.chunk(told))
+        await client.get("/v1/responses/resp_1?stream=true")
+        await client.read_head()
+        assert await client.read_chunk() == told
+        gateway.gateway.rooms.ending.cut_all()
+        assert b"response.failed" in (last := await client.read_chunk())
+        assert b"server_is_overloaded" in last
+        assert await client.read_end() == b""
 
 
 async def test_those_who_are_refused_at_once_are_told_to_come_back_apart(tmp_path):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import resource
+from contextlib import contextmanager
 
 import pytest
 
@@ -11,7 +13,7 @@ from gateway.engines.health import FAILED_MAX, SILENT_MAX
 from gateway.server import upstream
 from gateway.testing import answers
 from gateway.testing.builders import a_class, a_plan, an_admission
-from gateway.testing.harness import a_chat, running
+from gateway.testing.harness import MODEL, a_chat, running
 from gateway.testing.raw_client import BrokenAnswer
 from gateway.testing.scripted_engine import ScriptedEngine, Wire
 
@@ -60,6 +62,37 @@ async def test_a_refused_connection_is_502_and_the_engine_is_out_of_service_at_o
         await gateway.until(lambda: gateway.gateway.rooms.watches["a"].health.is_up)
         assert (await gateway.ops("/readyz")).status == 200
         assert (await gateway.chat(stream=stream)).status == 200
+
+
+@contextmanager
+def no_file_left():
+    """What is open stays so; nothing more can be opened."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.parametrize(("path", "offered"), [(CHAT, 1), ("/tokenize", 0)])
+async def test_a_gateway_without_a_file_left_blames_no_engine(tmp_path, path, offered):
+    async with ScriptedEngine() as engine, running(tmp_path, engine) as gateway, gateway.client() as client:
+        watch = gateway.gateway.rooms.watches["a"]
+        await client.get("/v1/models")
+        await client.read_answer()
+        await engine.cut_connections()
+        with no_file_left():
+            await client.post(path, {"model": MODEL, "prompt": "Hello"} if path == "/tokenize" else a_chat(stream=True))
+            answer = await client.read_answer()
+            await watch.look()
+        assert (answer.status, answer.header("x-gateway-reason")) == (503, "overloaded")
+        assert (answer.header("x-should-retry"), answer.header("retry-after") is None) == ("true", False)
+        assert watch.health.is_up
+        assert await gateway.metric("gateway_requests_total", outcome="refused") == offered
+        assert await gateway.metric("gateway_requests_total") == offered
+        await holds_nothing(gateway)
+        assert (await gateway.chat()).status == 200
 
 
 @BOTH

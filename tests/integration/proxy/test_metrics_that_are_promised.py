@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.core.plan import AdmissionKind, OrderKind, Slo, SlotBudget
-from gateway.core.types import LengthClass
+from gateway.core.types import LengthClass, Outcome
 from gateway.testing import answers
 from gateway.testing.builders import a_class, a_plan, an_admission
 from gateway.testing.harness import BATCH_KEY, INTERACTIVE_KEY, a_chat, running
@@ -29,6 +31,7 @@ SHOWN_ONCE_IT_HAPPENED = {
     "gateway_trace_spans_total",
 }
 CHAT = "/v1/chat/completions"
+WANT_OF_ROOM = {"queue_full", "tenant_queue_full", "wait_deadline", "predicted_miss", "no_engine", "overloaded"}
 
 
 def promised():
@@ -111,6 +114,37 @@ async def test_objectives_are_there_at_zero_and_counted_over_whatever_reached_ad
         engine.script = answers.error(500)
         await gateway.chat(stream=True)
         await gateway.until_metric("gateway_slo_total", 1, **slo, met="false")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_what_an_engine_refuses_for_what_it_is_meets_no_objective_and_misses_none(tmp_path, stream):
+    """It is answered at once: a flood of bad requests is not to look like good service."""
+    refused = {"error": {"message": "no", "type": "BadRequestError", "code": 400}}
+    early, in_band = answers.json_answer(refused, status=400), answers.stream_of(answers.event(refused))
+    async with ScriptedEngine() as engine, running(tmp_path, engine, plan=an_slo_plan()) as gateway:
+        engine.scripts += [early, in_band if stream else answers.json_answer(refused)]
+        for _ in range(2):
+            assert (await gateway.chat(stream=stream)).status == 400
+        assert await gateway.metric("gateway_requests_total", outcome="completed") == 2
+        assert await gateway.metric("gateway_slo_total") == 0
+
+
+async def test_each_end_and_each_want_of_room_is_there_at_zero_so_that_its_first_is_an_increase(tmp_path):
+    """A rate over a counter that comes into being with its first event has never seen that event."""
+    async with ScriptedEngine() as engine, running(tmp_path, engine, plan=an_slo_plan()) as gateway:
+        page = (await gateway.ops("/metrics")).body.decode()
+        told = (await gateway.ops("/api/state")).json()["totals"]
+    words = {"gateway_requests_total": set(Outcome), "gateway_refusals_total": WANT_OF_ROOM}
+    shown = {name: defaultdict(set) for name in words}
+    for family in text_string_to_metric_families(page):
+        for sample in family.samples:
+            if sample.name in words:
+                assert sample.value == 0
+                line = tuple(sample.labels[label] for label in ("service_class", "length_class", "pool"))
+                shown[sample.name][line].add(sample.labels.get("outcome") or sample.labels.get("reason"))
+    for name, lines in shown.items():
+        assert list(lines.values()) == [words[name]] * 4, name
+    assert told["refusals"] == {}
 
 
 async def test_what_callers_and_engines_write_makes_no_series(tmp_path):

@@ -1,4 +1,4 @@
-"""Makes the kit importable for the tests of this folder, and the tokenizer once for all of them."""
+"""Makes the kits importable for the tests of this folder, and the tokenizer once for all of them."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-_PATH = Path(__file__).with_name("kit.py")
-if "bench_kit" not in sys.modules:
-    _spec = importlib.util.spec_from_file_location("bench_kit", _PATH)
-    assert _spec is not None and _spec.loader is not None
-    _module = importlib.util.module_from_spec(_spec)
-    sys.modules["bench_kit"] = _module
-    _spec.loader.exec_module(_module)
+for _name, _file in (("bench_kit", "kit.py"), ("comparison_kit", "comparison_kit.py")):
+    if _name not in sys.modules:
+        _spec = importlib.util.spec_from_file_location(_name, Path(__file__).with_name(_file))
+        assert _spec is not None and _spec.loader is not None
+        _module = importlib.util.module_from_spec(_spec)
+        sys.modules[_name] = _module
+        _spec.loader.exec_module(_module)
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,7 @@ from bench_kit import a_record
 
 from bench.analysis.classes import Window
 from bench.analysis.comparison import ArmRun, Load, compare
+from bench.analysis.paired import differences
 
 LOAD = Load("load 0.95", 2.0, "80/20")
 WINDOW = Window(0.0, 10.0)
@@ -67,3 +68,33 @@ def test_an_arm_whose_tokens_are_not_all_known_has_no_ratio_of_them() -> None:
     assert result.arms[1].tokens_ratio is None
     assert "total_tokens_per_s" not in result.arms[1].to_json()
     assert result.arms[1].throughput is not None and result.arms[1].throughput.completed_per_s > 0
+
+
+def three(*, others: bool) -> list[ArmRun]:
+    """Two traces of three arms; the first arm is INVALID in both, the last one too where `others` are not."""
+    runs = []
+    for trace in ("seed 1", "seed 2"):
+        runs += [a_run("B0", trace, [100.0], valid=False), a_run("a", trace, [100.0])]
+        runs.append(a_run("b", trace, [300.0], valid=others))
+    return runs
+
+
+def test_an_arm_that_is_never_valid_takes_no_part_and_the_others_are_compared() -> None:
+    arms = ["a", "B0", "b"]
+    (result,) = compare(three(others=True), arms, {})
+    assert (list(result.traces), list(result.arms_left_out)) == (["seed 1", "seed 2"], ["B0"])
+    assert [arm.arm for arm in result.arms] == ["a", "b"]
+    assert result.arms[1].ratios["short", "ttft_ms"].pooled == pytest.approx(3.0)
+    assert {each.arm for each in differences(three(others=True), arms, {})} == {"b"}
+
+
+def test_where_the_first_arm_is_never_valid_the_others_have_figures_and_no_ratios() -> None:
+    arms = ["B0", "a", "b"]
+    (result,) = compare(three(others=True), arms, {})
+    assert [(arm.arm, arm.ratios, arm.tokens_ratio) for arm in result.arms] == [("a", {}, None), ("b", {}, None)]
+    assert differences(three(others=True), arms, {}) == []
+
+
+def test_one_arm_alone_is_no_comparison() -> None:
+    (result,) = compare(three(others=False), ["B0", "a", "b"], {})
+    assert (result.arms, list(result.left_out)) == ([], ["seed 1", "seed 2"])

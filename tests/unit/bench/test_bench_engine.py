@@ -196,16 +196,23 @@ class Nvml:
             raise self.NVMLError("GPU is lost")
         return SimpleNamespace(used=(handle + 1) * 1024)
 
+    def nvmlDeviceGetUtilizationRates(self, handle: int) -> SimpleNamespace:  # noqa: N802
+        if self.broken:
+            raise self.NVMLError("GPU is lost")
+        return SimpleNamespace(gpu=handle * 40, memory=0)
 
-def test_gpu_memory_is_of_all_devices_and_absent_with_a_reason() -> None:
+
+def test_gpu_memory_is_of_all_devices_their_use_of_the_busiest_and_both_absent_with_a_reason() -> None:
     def missing(_name: str) -> Any:
         raise ImportError
 
     nvml = Nvml()
     found = gpu.find(lambda _name: nvml)
     assert isinstance(found, Gpus) and found.used_bytes() == 3072
+    line = sampling.sample({"nowhere": "http://127.0.0.1:1/metrics"}, found)
+    assert line["gpu_memory_bytes"] == 3072 and line["gpu_busy_share"] == 0.4
     nvml.broken = True
-    assert found.used_bytes() is None
+    assert found.used_bytes() is None and found.busy_share() is None
     assert gpu.find(missing) == NoGpu("nvidia-ml-py is not installed")
     assert gpu.find(lambda _name: Nvml(broken=True)) == NoGpu("NVML: Driver Not Loaded")
     assert gpu.find(lambda _name: Nvml(devices=0)) == NoGpu("no NVIDIA GPU")

@@ -106,6 +106,12 @@ def test_versions_and_arguments_of_all_are_kept() -> None:
     assert (around.version({}), around.effective_args({"a": Around(GONE)})) == (None, {})
 
 
+def test_a_model_revision_is_that_of_all_engines_or_none() -> None:
+    one = Around(model_revision="a" * 40)
+    assert around.model_revision({"a": one, "b": one}) == "a" * 40
+    assert around.model_revision({"a": one, "b": Around()}) is around.model_revision({}) is None
+
+
 async def test_a_sample_reads_all_engines() -> None:
     def page(running: int) -> bytes:
         return f"vllm:num_requests_running {running}\nprocess_start_time_seconds 5\n".encode()

@@ -74,7 +74,7 @@ def test_answers_differ_by_prompt_seed_and_sequence_alone(words: Vocabulary) -> 
 
 def a_sequence(words: Vocabulary, ids: list[int], *, salt: str | None = None, seed: int = 1) -> LiveSequence:
     made = MadeUp(words, seed)
-    return LiveSequence(id=0, prompt_tokens=len(ids), output_tokens=8, ids=ids, answer=made, salt=salt)
+    return LiveSequence(ids, made, 8, salt=salt)
 
 
 def test_a_block_is_known_by_its_tokens_and_all_before_them(words: Vocabulary) -> None:

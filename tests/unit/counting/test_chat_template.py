@@ -20,7 +20,7 @@ def rendered(source: str, conversation: Any = HELLO, **given: Any) -> str:
         "continue_final_message": False,
         "variables": {},
     }
-    return ChatTemplate(source).render(conversation, **(options | given))
+    return "".join(ChatTemplate(source).render(conversation, **(options | given)))
 
 
 def test_blocks_leave_no_space_of_their_own() -> None:

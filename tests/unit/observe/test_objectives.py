@@ -38,7 +38,7 @@ def ended(outcome, *, ended_at=5.0, first_token_at=None, stall_s=None, stream=Tr
         (ended(Outcome.COMPLETED, first_token_at=0.1, ended_at=21), {"ttft": True, "stall": True, "e2e": False}),
         (ended(Outcome.COMPLETED, first_token_at=0.1, slo=Slo()), {}),
         (ended(Outcome.COMPLETED, stream=False, first_token_at=4.0), {"e2e": True}),
-        (ended(Outcome.COMPLETED), {"e2e": True}),
+        (ended(Outcome.COMPLETED), {}),
         (ended(Outcome.EXPIRED), {"ttft": False, "stall": False, "e2e": False}),
         (ended(Outcome.REFUSED, stream=False), {"e2e": False}),
         (ended(Outcome.ENGINE_ERROR, first_token_at=0.1), {"ttft": False, "stall": False, "e2e": False}),

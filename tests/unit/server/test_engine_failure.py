@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from types import SimpleNamespace
 
 import aiohttp
@@ -30,6 +31,12 @@ def test_each_error_has_one_reason(error, reason):
     failure = engine_failure.of(error)
     assert failure.reason is reason
     assert failure.outcome is Outcome.ENGINE_ERROR
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS, errno.ENOMEM])
+def test_want_of_a_socket_here_is_no_fault_of_the_engine(number):
+    failure = engine_failure.of(aiohttp.ClientConnectorError(KEY, OSError(number, "none left")))
+    assert (failure.reason, failure.outcome) == (Reason.OVERLOADED, Outcome.REFUSED)
 
 
 def test_a_limit_that_ran_out_is_named_and_is_an_outcome_of_its_own():

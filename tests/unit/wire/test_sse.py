@@ -94,6 +94,27 @@ def test_usage_beside_choices_is_read_and_the_last_one_wins() -> None:
     assert fed(first, USAGE).usage == Usage(5, 7)
 
 
+def test_a_zero_unsays_no_count() -> None:
+    zeros = chunk(usage={"prompt_tokens": 0, "completion_tokens": 0, "prompt_tokens_details": {"cached_tokens": 0}})
+    cached = chunk(usage={"prompt_tokens": 5, "completion_tokens": 7, "prompt_tokens_details": {"cached_tokens": 4}})
+    assert fed(zeros).usage == Usage(0, 0, 0)
+    assert fed(zeros, cached).usage == fed(cached, zeros).usage == Usage(5, 7, 4)
+
+
+@pytest.mark.parametrize("reason", ["abort", "error"])
+@pytest.mark.parametrize("spelling", [(", ", ": "), (",", ":")])
+def test_an_answer_that_the_engine_gave_up_is_known_by_its_finish_reason(
+    reason: str, spelling: tuple[str, str]
+) -> None:
+    value = {"choices": [{"delta": {"content": ""}, "finish_reason": reason}]}
+    given_up = b"data: " + json.dumps(value, separators=spelling).encode() + b"\n\n"
+    for chunks in ([given_up], [ROLE, TOKEN, given_up, DONE], [ROLE, TOKEN + given_up + DONE]):
+        tap = fed(*chunks)
+        assert (tap.given_up, tap.error) == (True, None)
+    quoted = chunk(choices=[{"delta": {"content": f'"finish_reason": "{reason}"'}}])
+    assert not fed(ROLE, quoted, chunk(choices=[{"delta": {}, "finish_reason": "stop"}]), DONE).given_up
+
+
 def test_the_word_usage_in_an_answers_text_is_no_usage() -> None:
     assert (
         fed(

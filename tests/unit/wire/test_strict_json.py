@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from gateway.wire import strict_json
+from gateway.wire import large_json, strict_json
 from gateway.wire.json_flaws import NESTING_MAX, Malformed
 from gateway.wire.strict_json import MEMBERS_MAX, VALUES_MAX, parse, rewrite
 
@@ -159,10 +159,40 @@ def test_the_bounds_have_names() -> None:
     assert (strict_json.VALUES_MAX, NESTING_MAX) == (2**21, 64)
 
 
-def test_a_lone_surrogate_is_found_wherever_it_lies_in_a_long_body(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(strict_json, "SEARCHED_CHARS", 8)
-    for letters in range(40):
-        assert refusal(b'{"a":"%s\\ud800"}' % (b"x" * letters)) == ("lone_surrogate", "a")
+def test_a_large_body_is_read_as_a_small_one_is() -> None:
+    text = 'A line of "prose", 漢字 and 😀.\n' * 20_000
+    value = {"model": "m", "messages": [{"role": "user", "content": text}], "n": 1, "stop": ["x" * 5000, "\\"]}
+    for ascii_only in (False, True):
+        assert parse(json.dumps(value, ensure_ascii=ascii_only).encode()) == value
+
+
+@pytest.mark.parametrize(
+    ("broken", "code", "param"),
+    [
+        (b"\\ud83d", "lone_surrogate", "messages[0].content"),
+        (b"\\x", "invalid_json", "body"),
+        (b"\x01", "invalid_json", "body"),
+        (b"\xff", "invalid_encoding", "body"),
+        (b'","role":"', "duplicate_key", "messages[0].role"),
+        (b'","n":NaN,"m":"', "non_finite_number", "messages[0].n"),
+    ],
+)
+def test_a_large_body_is_refused_by_name(broken: bytes, code: str, param: str) -> None:
+    prose = b"prose " * 50_000
+    body = b'{"messages":[{"role":"user","content":"%b%b%b"}],"n":1}' % (prose, broken, prose)
+    assert refusal(body) == (code, param)
+
+
+def test_a_large_body_says_which_byte_is_misplaced() -> None:
+    with pytest.raises(Malformed, match="byte 300006 cannot be decoded"):
+        parse(b'{"a":"%b\xff"}' % (b"x" * 300_000))
+
+
+def test_a_name_of_a_large_body_has_a_bound() -> None:
+    name = b"k" * large_json.NAME_BYTES_MAX
+    padding = b"x" * strict_json.QUICK_BYTES_MAX
+    assert parse(b'{"a":"%b","%b":1}' % (padding, name[2:])).keys() == {"a", name[2:].decode()}
+    assert refusal(b'{"a":"%b","%b":1}' % (padding, name)) == ("body_too_complex", "body")
 
 
 @pytest.mark.parametrize("body", [b"\x1f\x8b\x08\x00", b"\x28\xb5\x2f\xfd\x04"])

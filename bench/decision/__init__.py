@@ -1,0 +1,1 @@
+"""Keep, retune or isolate: rules as data over the records of measurements. Measures nothing, changes nothing."""

@@ -1,0 +1,207 @@
+"""What running engines and a gateway say of themselves, and of an engine what stands in its log.
+
+Owns which page tells what. Asks with GET alone, and judges nothing: what is not told is not there.
+"""
+
+from __future__ import annotations
+
+import ast
+import http.client
+import json
+import re
+import urllib.error
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.request import Request
+
+from bench.direct import direct
+from bench.engine.metrics import parse
+from bench.engine.watch import revision_in
+from bench.errors import UsageError
+from bench.manifest.schema import Argument, HealthProbe
+
+ASK_S_MAX = 10.0
+_ARGS = re.compile(r"non-default args: (\{.*\})\s*$", re.MULTILINE)
+_CONFIG = re.compile(r"Initializing a V1 LLM engine .*? with config: (.*)$", re.MULTILINE)
+# Of the engine's line of configuration, by the argument that decides it.
+_CONFIG_WORDS = {
+    "dtype": "dtype",
+    "kv_cache_dtype": "kv_cache_dtype",
+    "tensor_parallel_size": "tensor_parallel_size",
+    "pipeline_parallel_size": "pipeline_parallel_size",
+    "data_parallel_size": "data_parallel_size",
+    "quantization": "quantization",
+    "enforce_eager": "enforce_eager",
+    "speculative_config": "speculative_config",
+    "max_model_len": "max_seq_len",
+    "seed": "seed",
+}
+_CACHE_LABELS = ("block_size", "enable_prefix_caching", "gpu_memory_utilization", "prefix_caching_hash_algo")
+_SCHEDULER_WORDS = {
+    "max_num_batched_tokens": "max_num_batched_tokens",
+    "max_num_seqs": "max_num_seqs",
+    "long_prefill_token_threshold": "long_prefill_token_threshold",
+    "enable_chunked_prefill": "enable_chunked_prefill",
+    "async_scheduling": "async_scheduling",
+    "scheduling_policy": "policy",
+}
+# Where the log has its line of arguments and they are not in it: vLLM's defaults that no hardware changes.
+_ABSENT_MEANS = {"scheduling_policy": "fcfs", "long_prefill_token_threshold": 0}
+_SECRET = re.compile(r"api_key|hf_token|password|secret")  # the log has some of them as they are
+
+
+@dataclass(frozen=True, slots=True)
+class HeardEngine:
+    """args: in force, and who says so. problem: why it is not well; None: it is."""
+
+    problem: str | None
+    version: str | None = None
+    models: tuple[str, ...] = ()
+    model_revision: str | None = None
+    args: Mapping[str, Argument] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class HeardGateway:
+    """engines: of the pool, by name, as /api/state has them; None: no such pool. problem: it does not say."""
+
+    problem: str | None
+    version: str | None = None
+    policy: Mapping[str, str] = field(default_factory=dict)
+    shifted: bool = False
+    engines: Mapping[str, Mapping[str, Any]] | None = None
+
+
+def engine(url: str, probe: HealthProbe, log_text: str | None = None) -> HeardEngine:
+    """log_text: of this engine's own log, where that is to be had."""
+    problem = _unwell(url, probe)
+    version = _object(f"{url}/version").get("version")
+    cards = [each for each in _object(f"{url}/v1/models").get("data") or [] if isinstance(each, dict) and "id" in each]
+    # Later ones go before earlier ones: an engine that runs knows better than what it was started with.
+    args = {} if log_text is None else of_log(log_text)
+    args |= of_server_info(_object(f"{url}/server_info?config_format=json"))
+    args |= of_metrics(_page(f"{url}/metrics") or "")
+    if cards and isinstance(context := cards[0].get("max_model_len"), int):
+        args["max_model_len"] = _argument(context, "models")
+    return HeardEngine(
+        problem=problem,
+        version=version if isinstance(version, str) else None,
+        models=tuple(str(each["id"]) for each in cards),
+        model_revision=next((found for each in cards if (found := revision_in(str(each.get("root"))))), None),
+        args=args,
+    )
+
+
+def gateway(ops_url: str, pool: str, token: str | None = None) -> HeardGateway:
+    state = _object(f"{ops_url}/api/state?promises=off", token)
+    if not isinstance(state.get("policy"), dict) or not isinstance(state.get("pools"), dict):
+        return HeardGateway(f"{ops_url} does not answer as the ops port of a gateway")
+    of_pool = state["pools"].get(pool)
+    return HeardGateway(
+        problem=None if of_pool is not None else f"the gateway has no pool {pool}",
+        version=str(state.get("version")),
+        policy={key: str(state["policy"].get(key)) for key in ("name", "sha256")},
+        shifted=bool(of_pool and of_pool.get("shifted")),
+        engines=None if of_pool is None else of_pool["engines"],
+    )
+
+
+def log(path: Path) -> str:
+    """Raises UsageError."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise UsageError(f"{path}: the engine's log cannot be read ({error.strerror}). Correct the path.") from error
+
+
+def of_log(text: str) -> dict[str, Argument]:
+    """The arguments that an engine's log tells of its last start."""
+    found: dict[str, Argument] = {}
+    for line in _CONFIG.findall(text)[-1:]:
+        for name, word in _CONFIG_WORDS.items():
+            if one := re.search(rf"(?:^|[ (]){word}=([^,\s()]+)", line):
+                found[name] = _argument(_literal(one[1]), "log")
+    for line in _ARGS.findall(text)[-1:]:
+        said = {**_ABSENT_MEANS, **_stated(line)}
+        found |= {name: _argument(value, "log") for name, value in said.items() if not _SECRET.search(name)}
+    return found
+
+
+def of_server_info(said: Mapping[str, Any]) -> dict[str, Argument]:
+    """Of an engine in its development mode."""
+    config = said.get("vllm_config")
+    scheduler = config.get("scheduler_config") if isinstance(config, dict) else None
+    if not isinstance(scheduler, dict):
+        return {}
+    return {
+        name: _argument(scheduler[word], "server_info") for name, word in _SCHEDULER_WORDS.items() if word in scheduler
+    }
+
+
+def of_metrics(text: str) -> dict[str, Argument]:
+    try:
+        labels = parse(text).cache_config
+    except ValueError:
+        return {}
+    found = {name: _argument(_literal(labels[name]), "metrics") for name in _CACHE_LABELS if name in labels}
+    if "cache_dtype" in labels:
+        found["kv_cache_dtype"] = _argument(_literal(labels["cache_dtype"]), "metrics")
+    return found
+
+
+def _argument(value: Any, source: str) -> Argument:
+    return Argument.model_validate({"value": value, "from": source})
+
+
+def _stated(line: str) -> dict[str, Any]:
+    """The dictionary as the log has it; where an argument is an object of vLLM's own, those that are plain words."""
+    try:
+        said = ast.literal_eval(line)
+    except (ValueError, SyntaxError):
+        pairs = re.findall(r"'(\w+)': ('(?:[^'\\]|\\.)*'|True|False|None|-?[\d.]+)(?=[,}])", line)
+        return {name: _literal(text.strip("'")) for name, text in pairs}
+    return json.loads(json.dumps(said, default=str)) if isinstance(said, dict) else {}
+
+
+def _literal(text: str) -> Any:
+    """A word of vLLM's as a value: True, 16, 0.92, None, else the word itself."""
+    plain = text.strip("'\"")
+    try:
+        value = ast.literal_eval(plain)
+    except (ValueError, SyntaxError):
+        return plain
+    return value if value is None or isinstance(value, bool | int | float | str) else plain
+
+
+def _unwell(url: str, probe: HealthProbe) -> str | None:
+    address = f"{url}{probe.path}"
+    try:
+        with direct.open(address, timeout=probe.within_s):
+            return None
+    except urllib.error.HTTPError as error:
+        return f"{address} answers {error.code}"
+    except TimeoutError:
+        return f"{address} does not answer within {probe.within_s:g} s"
+    except (OSError, http.client.HTTPException) as error:
+        return f"{address} does not answer ({getattr(error, 'reason', None) or error})"
+
+
+def _object(url: str, token: str | None = None) -> dict[str, Any]:
+    """A page's JSON object; empty where there is none."""
+    try:
+        said = json.loads(_page(url, token) or "")
+    except ValueError:
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
+def _page(url: str, token: str | None = None) -> str | None:
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    try:
+        with direct.open(Request(url, headers=headers), timeout=ASK_S_MAX) as answer:  # noqa: S310 - as stated
+            body: bytes = answer.read()
+    except (OSError, http.client.HTTPException):
+        return None
+    return body.decode("utf-8", errors="replace")

@@ -1,0 +1,81 @@
+"""The cell to choose: it meets every class's limits under every load, at the lowest cost of an accepted response. Pure.
+
+Not the highest throughput. A cell that lacks a VALID run of some load has not shown that it meets its limits there. Of
+cells that cost alike the baseline is chosen, or what is first in the plan: a change has to earn its place.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from bench.analysis.comparison import Load
+from bench.analysis.measurements import ALL
+from bench.analysis.scores import Scorecard
+
+ALIKE_SHARE = 0.02  # what the mean cost of two cells may differ by and be called the same
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """cell: None where there is none. costs: of an accepted response, of the cells that meet all, mean over the loads.
+
+    in_engine_seconds: no price is known, so that the engine's time is the cost. misses: of each other cell, why not.
+    """
+
+    cell: str | None
+    costs: Mapping[str, float]
+    in_engine_seconds: bool
+    misses: Mapping[str, str]
+
+    def to_json(self) -> dict[str, Any]:
+        said: dict[str, Any] = {
+            "costs_per_accepted_response": {cell: float(f"{value:.6g}") for cell, value in self.costs.items()},
+            "cost_unit": "engine seconds" if self.in_engine_seconds else "as engine_cost_per_hour",
+            "misses": dict(self.misses),
+        }
+        return said if self.cell is None else {"cell": self.cell, **said}
+
+    def __str__(self) -> str:
+        misses = [f"- {cell}: {why}" for cell, why in self.misses.items()]
+        if self.cell is None:
+            return "\n".join(["No choice: no cell meets every class's limits under every load.", *misses])
+        unit = "engine seconds" if self.in_engine_seconds else "in the currency of engine_cost_per_hour"
+        costs = ", ".join(f"{cell} {value:.4g}" for cell, value in self.costs.items())
+        said = f"Choice: {self.cell}. It meets every class's limits under every load; what an accepted response costs"
+        return "\n".join([f"{said} ({unit}, mean over the loads): {costs}.", *misses])
+
+
+def choose(card: Scorecard, arms: Sequence[str], loads: Sequence[Load]) -> Choice:
+    """arms: in the order of the plan, the baseline first. loads: all that were planned."""
+    misses = {arm: why for arm in arms if arm not in card.again and (why := _miss(card, arm, loads))}
+    meeting = [arm for arm in arms if arm not in misses and arm not in card.again]
+    priced = all(card.of(load, arm)[ALL].cost is not None for arm in meeting for load in loads)
+    costs = {arm: fmean(_cost(card, arm, load, priced=priced) for load in loads) for arm in meeting}
+    lowest = min(costs.values(), default=math.inf)
+    alike = [arm for arm in meeting if costs[arm] <= lowest * (1 + ALIKE_SHARE)]
+    return Choice(alike[0] if alike else None, costs, not priced, misses)
+
+
+def _miss(card: Scorecard, arm: str, loads: Sequence[Load]) -> str:
+    """Why a cell is no choice, in words; empty where it is one."""
+    for load in loads:
+        own = card.of(load, arm)
+        if not own:
+            return f"no VALID run under {load.label}, {load.mix}: INVALID, not passed"
+        free = [name for name, score in own.items() if name != ALL and score.in_time is None]
+        if free:
+            return f"nothing limits {', '.join(free)}: give goodput"
+        missed = [name for name, score in own.items() if name != ALL and not score.meets(card.good_share)]
+        if missed:
+            return f"misses the limits of {', '.join(missed)} under {load.label}, {load.mix}"
+    return ""
+
+
+def _cost(card: Scorecard, arm: str, load: Load, *, priced: bool) -> float:
+    everything = card.of(load, arm)[ALL]
+    found = everything.cost if priced else everything.engine_seconds
+    return math.inf if found is None else found

@@ -1,0 +1,212 @@
+"""One engine from its start to its end, and all that it says of itself in between.
+
+Owns the process, its log and the questions that it is asked. Ends its own process group alone, and measures nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import os
+import socket
+import subprocess
+import time
+import urllib.error
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import Request
+
+import uvloop
+
+from bench.children import guarded, lives, members
+from bench.direct import direct
+from bench.engine.metrics import parse
+from bench.engine.speed_probe import probe
+from bench.errors import UsageError
+from bench.load.target import Target
+from bench.own_processes import listeners, sockets_of
+from bench.sweep.readback import Heard, has_arguments
+from bench.sweep.settings import EngineCommand
+
+LOG_LINES_SHOWN = 15
+LOG_BYTES_READ = 16 * 1024 * 1024
+POLL_S = 0.25
+ASK_S_MAX = 10.0
+CLOCK_S_TOLERATED = 5.0  # its own note of its start is of whole seconds, and of another clock in a container
+
+
+class StartError(Exception):
+    """The engine does not come up. The message has the end of its log."""
+
+
+class UnfitError(Exception):
+    """What answers is not the engine that was to be measured. No further try would change that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """ready_s: from its start to its first answer. warm_up: lone requests, before anything is measured."""
+
+    process: subprocess.Popen[bytes]
+    heard: Heard
+    version: str | None
+    ready_s: float
+    warm_up: Mapping[str, Any]
+    _ready_url: str
+    _log: Path
+    _log_from: int
+
+    @property
+    def serves(self) -> bool:
+        """Whether it is still there: an engine that dies stops answering before its process has ended."""
+        return lives(self.process) and _is_ready(self._ready_url)
+
+    def last_words(self) -> str:
+        return _tail(_read(self._log, self._log_from))
+
+
+@contextmanager
+def started(engine: EngineCommand, command: Sequence[str], log: Path, model: str, key: str | None) -> Iterator[Started]:
+    """A fresh engine that serves and is warm, until the end of the context.
+
+    Raises UsageError where somebody else answers already, StartError and UnfitError.
+    """
+    refuse_taken(engine)
+    said_in, from_byte = log, 0
+    if engine.log_file is not None:
+        said_in, from_byte = engine.log_file, engine.log_file.stat().st_size if engine.log_file.exists() else 0
+    environment = {**os.environ, **engine.environment}
+    with (
+        log.open("wb") as file,
+        guarded(command, stdout=file, stderr=subprocess.STDOUT, env=environment) as process,
+    ):
+        began_at, began_s = time.time_ns() / 1e9, time.monotonic()
+        _wait_until_ready(engine, process, said_in, from_byte)
+        ready_s = time.monotonic() - began_s
+        _refuse_another(engine, process)
+        heard, version, started_at = _heard(engine, model, key, _read(said_in, from_byte))
+        if started_at is not None and started_at < began_at - CLOCK_S_TOLERATED:
+            raise UnfitError(f"what answers at {engine.base_url} was started before the engine: it is another one")
+        warm_up = warmed(engine, model, key)
+        yield Started(process, heard, version, ready_s, warm_up, _ready_url(engine), said_in, from_byte)
+
+
+def refuse_taken(engine: EngineCommand) -> None:
+    """Raise UsageError where something answers already: it would be measured in the engine's place."""
+    for url in dict.fromkeys((engine.base_url, _ready_url(engine))):
+        parts = urlsplit(url)
+        address = (parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80))
+        try:
+            socket.create_connection(address, timeout=ASK_S_MAX).close()
+        except OSError:
+            continue
+        raise UsageError(f"engine.base_url: something answers at {url} already. End it, or give another port.")
+
+
+def _wait_until_ready(engine: EngineCommand, process: subprocess.Popen[bytes], log: Path, from_byte: int) -> None:
+    give_up_at = time.monotonic() + engine.ready_s_max
+    while True:
+        if not lives(process):
+            ended = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+            code = "" if ended is None else f" with code {ended.si_status}"
+            raise StartError(f"the engine ended{code} at its start{_tail(_read(log, from_byte))}")
+        if _is_ready(_ready_url(engine)):
+            return
+        if time.monotonic() > give_up_at:
+            waited = f"the engine was not ready within {engine.ready_s_max:g} s"
+            raise StartError(f"{waited}{_tail(_read(log, from_byte))}")
+        time.sleep(POLL_S)
+
+
+def _ready_url(engine: EngineCommand) -> str:
+    return engine.ready_url or f"{engine.base_url}/health"
+
+
+def _is_ready(url: str) -> bool:
+    try:
+        with direct.open(url, timeout=ASK_S_MAX):
+            return True
+    except (urllib.error.URLError, http.client.HTTPException, OSError):
+        return False
+
+
+def _refuse_another(engine: EngineCommand, process: subprocess.Popen[bytes]) -> None:
+    """Engines share a port without a word where both ask for that (SO_REUSEPORT), and each gets some of the requests.
+
+    Where none of the listeners is the process group's, as in a container, nobody can tell from here.
+    """
+    found = listeners(urlsplit(engine.base_url).port or 0)
+    ours = found & sockets_of(members(process.pid))
+    if ours and found - ours:
+        raise UnfitError(f"another server listens at {engine.base_url} beside the engine")
+
+
+def _heard(engine: EngineCommand, model: str, key: str | None, log: str) -> tuple[Heard, str | None, float | None]:
+    if not has_arguments(log):
+        raise UnfitError("the engine's log has no `non-default args` line: is engine.log_file right?")
+    card = next((each for each in _asked(engine, "/v1/models", key).get("data", []) if each.get("id") == model), None)
+    if card is None:
+        raise UnfitError(f"the engine does not serve the model {model}")
+    try:
+        reading = parse(_page(engine, "/metrics", key))
+    except (OSError, ValueError) as error:
+        raise StartError(f"the engine's /metrics cannot be read ({error})") from error
+    context, version = card.get("max_model_len"), _asked(engine, "/version", key).get("version")
+    return (
+        Heard(
+            log=log,
+            cache_config=reading.cache_config,
+            context_tokens=context if isinstance(context, int) else None,
+            server_info=_asked(engine, "/server_info?config_format=json", key).get("vllm_config") or {},
+        ),
+        version if isinstance(version, str) else None,
+        reading.started_at,
+    )
+
+
+def _asked(engine: EngineCommand, path: str, key: str | None) -> dict[str, Any]:
+    """A page of JSON; empty where the engine has none of it."""
+    try:
+        said = json.loads(_page(engine, path, key))
+    except (OSError, ValueError):
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
+def _page(engine: EngineCommand, path: str, key: str | None) -> str:
+    headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+    with direct.open(Request(f"{engine.base_url}{path}", headers=headers), timeout=ASK_S_MAX) as answer:  # noqa: S310
+        body: bytes = answer.read()
+    return body.decode("utf-8", errors="replace")
+
+
+def warmed(engine: EngineCommand, model: str, key: str | None) -> Mapping[str, Any]:
+    """Lone requests through all that an engine does the first time it is asked. Raises StartError."""
+    keys = {} if key is None else {"lone": key}
+    target = Target("engine", engine.base_url, {}, {}, keys=keys)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        said = runner.run(probe(target, model, time.perf_counter))
+    if "failed" in said:
+        raise StartError(f"the engine does not answer a lone request: {said['failed']}")
+    return said
+
+
+def _read(log: Path, from_byte: int) -> str:
+    """What was written there since then, or the last of it."""
+    try:
+        with log.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(min(from_byte, size), size - LOG_BYTES_READ))
+            return file.read().decode("utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _tail(text: str) -> str:
+    lines = [line for line in text.splitlines() if line.strip()][-LOG_LINES_SHOWN:]
+    return "\n" + "\n".join(f"  {line}" for line in lines) if lines else ""
