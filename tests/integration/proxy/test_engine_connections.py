@@ -11,7 +11,7 @@ import pytest
 
 from gateway.core.types import EngineLimits
 from gateway.engines.target import Carrier, EngineUnreachable, Scheduling, Target, Timeouts
-from gateway.server import connector, dispatch, upstream
+from gateway.server import connector, dispatch, reply, upstream
 from gateway.server.connector import EngineConnections
 from gateway.server.gate import Lease
 from gateway.server.questions import Questions
@@ -100,7 +100,7 @@ async def test_a_busy_answer_leaves_the_connection_for_the_next_try(tmp_path, mo
 
 
 async def test_a_busy_answer_that_does_not_end_is_not_waited_for(tmp_path, monkeypatch):
-    monkeypatch.setattr(upstream, "END_S_MAX", 0.05)
+    monkeypatch.setattr(reply, "END_S_MAX", 0.05)
     async with ScriptedEngine(answers.completion()) as engine, running(tmp_path, engine) as gateway:
         engine.scripts.append(answers.hanging(BUSY_HEAD + b"content-length: 50\r\n\r\n{"))
         engine.scripts.append(answers.raw(BUSY_HEAD + b"content-length: 50\r\n\r\n{", then=Wire.reset))
@@ -110,7 +110,7 @@ async def test_a_busy_answer_that_does_not_end_is_not_waited_for(tmp_path, monke
 
 @pytest.mark.parametrize("goes_on", [False, True])
 async def test_after_the_streams_own_end_the_engine_is_not_waited_for(tmp_path, monkeypatch, goes_on):
-    monkeypatch.setattr(upstream, "END_S_MAX", 0.05)
+    monkeypatch.setattr(reply, "END_S_MAX", 0.05)
     events = answers.events_of("Hello")
 
     async def script(_request, wire):
@@ -131,7 +131,7 @@ async def test_after_the_streams_own_end_the_engine_is_not_waited_for(tmp_path, 
 
 
 async def test_nor_after_the_end_of_a_kept_response_that_is_told_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(upstream, "END_S_MAX", 0.05)
+    monkeypatch.setattr(reply, "END_S_MAX", 0.05)
     events = response_events("Hello")
     async with ScriptedEngine(answers.json_answer(a_response())) as engine, running(tmp_path, engine) as gateway:
         await gateway.ask("/v1/responses", {"model": MODEL, "input": "Hello"})
