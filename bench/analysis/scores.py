@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bench.analysis.classes import Window
 from bench.analysis.comparison import ArmRun, Load
 from bench.analysis.cost import cost
 from bench.analysis.limits import Limits, is_good
@@ -183,6 +184,15 @@ def scorecard(
 def planned(record: RequestRecord) -> bool:
     """Whether a request is of the window, and its client wanted the answer."""
     return record.phase is Phase.WINDOW and record.outcome is not Outcome.CANCELLED
+
+
+def answered_share(runs: Iterable[tuple[Window, Sequence[RequestRecord]]]) -> float | None:
+    """Answers that ended in the windows over what was planned in them and wanted; None: nothing was."""
+    wanted = answers = 0
+    for window, records in runs:
+        wanted += sum(map(planned, records))
+        answers += len(window.answers(records))
+    return answers / wanted if wanted else None
 
 
 def _scores(load: Load, arm: str, runs: Sequence[ScoredRun], limits: Limits, per_hour: float | None) -> list[Score]:
