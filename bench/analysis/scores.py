@@ -24,6 +24,8 @@ GOOD_SHARE = 0.95  # of the requests of a class, completed within all its limits
 # A share of 95 % shows in a single run only where it has so many requests; fewer are judged over all runs together.
 RUN_REQUESTS_MIN = 20
 REFUSALS = (Outcome.REFUSED, Outcome.EXPIRED)
+# An end that is an error and no answer to load.
+BROKEN = (Outcome.FAILED, Outcome.TIMED_OUT, Outcome.UNFINISHED, Outcome.UNSENT)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from bench.analysis.comparison import Load
-from bench.analysis.scores import REFUSALS, RUN_REQUESTS_MIN, answered_share, p95_of, planned
+from bench.analysis.scores import BROKEN, REFUSALS, RUN_REQUESTS_MIN, answered_share, p95_of, planned
 from bench.decision.acceptance import ArmStanding
 from bench.decision.changes import Failure, seen
 from bench.decision.evidence import Evidence, Run
 from bench.decision.interference import company
-from bench.decision.rules import BROKEN
 from bench.decision.words import Standing
 
 
