@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bench.analysis.classes import Window
 from bench.analysis.comparison import ArmRun, Load
 from bench.analysis.cost import cost
 from bench.analysis.limits import Limits, is_good
@@ -23,6 +24,8 @@ GOOD_SHARE = 0.95  # of the requests of a class, completed within all its limits
 # A share of 95 % shows in a single run only where it has so many requests; fewer are judged over all runs together.
 RUN_REQUESTS_MIN = 20
 REFUSALS = (Outcome.REFUSED, Outcome.EXPIRED)
+# An end that is an error and no answer to load.
+BROKEN = (Outcome.FAILED, Outcome.TIMED_OUT, Outcome.UNFINISHED, Outcome.UNSENT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +186,15 @@ def scorecard(
 def planned(record: RequestRecord) -> bool:
     """Whether a request is of the window, and its client wanted the answer."""
     return record.phase is Phase.WINDOW and record.outcome is not Outcome.CANCELLED
+
+
+def answered_share(runs: Iterable[tuple[Window, Sequence[RequestRecord]]]) -> float | None:
+    """Answers that ended in the windows over what was planned in them and wanted; None: nothing was."""
+    wanted = answers = 0
+    for window, records in runs:
+        wanted += sum(map(planned, records))
+        answers += len(window.answers(records))
+    return answers / wanted if wanted else None
 
 
 def _scores(load: Load, arm: str, runs: Sequence[ScoredRun], limits: Limits, per_hour: float | None) -> list[Score]:

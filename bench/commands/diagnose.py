@@ -36,7 +36,7 @@ FILE = "diagnosis.json"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="of a run, a comparison or a ladder")
     parser.add_argument(
-        "--max-num-seqs", type=arguments.whole, metavar="N", help="of all engines together, where the record lacks it"
+        "--max-num-seqs", type=arguments.whole, metavar="N", help="of all engines together, where they do not say it"
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="where the two files go (default: there)")
 
@@ -44,7 +44,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace, _command: Sequence[str]) -> int:
     """Raises UsageError."""
     material = read(args.folder)
-    found = diagnose(material, known=EngineFacts(max_num_seqs=args.max_num_seqs), gateways=_gateways(material))
+    made_of = _gateways(material)
+    found = diagnose(
+        material,
+        known=EngineFacts(max_num_seqs=args.max_num_seqs),
+        gateways=made_of.get("bases", {}),
+        policies=made_of.get("policies", {}),
+    )
     said = describe(material.title, found)
     folder = args.out or args.folder
     try:
@@ -59,8 +65,7 @@ def execute(args: argparse.Namespace, _command: Sequence[str]) -> int:
 
 
 def _gateways(material: Material) -> Mapping[str, Mapping[str, Any]]:
-    """What `policies` configured its gateways with, by arm; none where another command wrote the record."""
+    """`campaign_plan.Gateways` as it lies there; empty where another command than `policies` wrote the record."""
     file = material.folder / campaign_plan.FILE
     said = stored.read_json(file) if file.is_file() else {}
-    bases: Mapping[str, Mapping[str, Any]] = (said.get("gateway") or {}).get("bases") or {}
-    return bases
+    return said.get("gateway") or {}

@@ -44,6 +44,8 @@ those of a model. docs/simulation.md says which."""
 
 def execute(args: argparse.Namespace, command: Sequence[str]) -> int:
     """Raises UsageError; prints the tables and keeps one record."""
+    if args.speed_from is not None and args.measured is None:
+        raise UsageError("--speed-from: of which measured runs? Give --measured, or leave it out.")
     scenario, base = scenario_from(args)
     limits = parse_limits(scenario.goodput, "goodput")
     arguments.check_classes("goodput", set(limits), {SHORT, LONG})
@@ -79,8 +81,8 @@ def _profiles(args: argparse.Namespace) -> list[Profile]:
     return found
 
 
-def _at_their_speed(todo: Sequence[Task], measured: Path, source: str) -> list[Task]:
-    """Each at the speed that the measured engine had in the run of the same cell, as the source says it."""
+def _at_their_speed(todo: Sequence[Task], measured: Path, source: str | None) -> list[Task]:
+    """Each at the speed that the measured engine had in the run of the same cell. source: None is probes."""
     runs = valid_runs(measured)
     if source == BUSY:
         busy_s = busy_by_cell(runs)

@@ -58,7 +58,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     both.add_argument(
         "--speed-from",
         choices=[PROBES, BUSY],
-        default=PROBES,
         help="how fast the engine was in each measured run: by the lone requests around it, or by how long it was at "
         f"work in it (default {PROBES})",
     )

@@ -110,7 +110,7 @@ class _Work:
             capacity = None
             if self.sweep.measures_capacity:
                 capacity = rates.found(
-                    self.folder, self.sweep, starts, key=_engine_key(self.sweep), command=self.command
+                    self.folder, self.sweep, starts, key=_engine_key(self.sweep), command=self.command, say=say
                 )
             scenario = self.sweep.scenario(_way(self.sweep, self.callers, gateway), capacity)
             made = planned(scenario, Path(self.sweep.where))

@@ -13,7 +13,7 @@ from statistics import median
 
 from bench.analysis.comparison import Load
 from bench.analysis.limits import is_good
-from bench.analysis.scores import RUN_REQUESTS_MIN, planned
+from bench.analysis.scores import RUN_REQUESTS_MIN, answered_share, planned
 from bench.decision import todo
 from bench.decision.acceptance import ArmStanding, judged
 from bench.decision.evidence import Evidence, Run
@@ -157,9 +157,8 @@ def _left_ms(record: RequestRecord) -> float:
 
 
 def _fits(runs: Sequence[Run]) -> bool:
-    answers = sum(len(run.stored.window.answers(run.stored.records)) for run in runs)
-    offered = sum(each.phase is Phase.WINDOW for run in runs for each in run.stored.records)
-    return bool(offered) and answers >= FITS_SHARE * offered
+    share = answered_share((run.stored.window, run.stored.records) for run in runs)
+    return share is not None and share >= FITS_SHARE
 
 
 def _own_rate(evidence: Evidence, load: Load, name: str) -> float:

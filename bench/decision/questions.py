@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.analysis.comparison import Load
-from bench.analysis.scores import REFUSALS, p95_of, planned
+from bench.analysis.scores import BROKEN, REFUSALS, p95_of, planned
 from bench.decision import todo
 from bench.decision.drills import Drilled, is_of, is_policy
 from bench.decision.evidence import Evidence, Run
-from bench.decision.rules import BROKEN, identity
+from bench.decision.rules import identity
 from bench.decision.symptoms import engine
 from bench.decision.terms import Terms
 from bench.decision.verdict import Decision

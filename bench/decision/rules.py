@@ -11,11 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.analysis.limits import Limits, is_good
+from bench.analysis.scores import BROKEN
 from bench.decision.terms import Terms
 from bench.records.request import Outcome, RequestRecord
-
-# An end that is an error and no answer to load: a refusal is judged by completion.
-BROKEN = (Outcome.FAILED, Outcome.TIMED_OUT, Outcome.UNFINISHED, Outcome.UNSENT)
 
 Good = Callable[[RequestRecord, Limits], bool | None]
 

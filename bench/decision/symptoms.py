@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from bench.analysis.comparison import Load
-from bench.analysis.scores import REFUSALS, RUN_REQUESTS_MIN, p95_of, planned
+from bench.analysis.scores import BROKEN, REFUSALS, RUN_REQUESTS_MIN, answered_share, p95_of, planned
 from bench.decision.acceptance import ArmStanding
 from bench.decision.changes import Failure, seen
 from bench.decision.evidence import Evidence, Run
 from bench.decision.interference import company
-from bench.decision.rules import BROKEN
 from bench.decision.words import Standing
 
 
@@ -73,9 +72,8 @@ def engine(runs: Sequence[Run]) -> dict[str, float]:
 
 
 def _answered(runs: Sequence[Run]) -> dict[str, float]:
-    offered = sum(planned(each) for run in runs for each in run.stored.records)
-    answers = sum(len(run.stored.window.answers(run.stored.records)) for run in runs)
-    return {"answered of offered": answers / offered} if offered else {}
+    share = answered_share((run.stored.window, run.stored.records) for run in runs)
+    return {} if share is None else {"answered of offered": share}
 
 
 def _company(evidence: Evidence, runs: Sequence[Run], name: str) -> dict[str, float]:

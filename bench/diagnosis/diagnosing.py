@@ -5,33 +5,39 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
 from bench.diagnosis import pairs
-from bench.diagnosis.facts import EngineFacts, of_run
-from bench.diagnosis.figures import PARTS, READINGS_MIN, figures
+from bench.diagnosis.facts import NOTHING_KNOWN, EngineFacts, of_run
+from bench.diagnosis.figures import PARTS, figures
 from bench.diagnosis.findings import Diagnosis, Finding, GroupDiagnosis
 from bench.diagnosis.judging import judged, not_judged
 from bench.diagnosis.pairs import Seen
 from bench.records.stored import StoredRun
 from bench.report.material import Material, ReportRun
 
-NOTHING_KNOWN = EngineFacts()
+NO_GATEWAYS: Mapping[str, Any] = {}
 
 
 def diagnose(
-    material: Material, *, known: EngineFacts = NOTHING_KNOWN, gateways: Mapping[str, Mapping[str, Any]] | None = None
+    material: Material,
+    *,
+    known: EngineFacts = NOTHING_KNOWN,
+    gateways: Mapping[str, Mapping[str, Any]] = NO_GATEWAYS,
+    policies: Mapping[str, str] = NO_GATEWAYS,
 ) -> Diagnosis:
-    """known: what the user says of the engine, before what the record does. gateways: the configuration by arm."""
+    """known: what the user says of the engine, where it does not itself. gateways, policies: by arm, where the bench
+    configured them.
+    """
     valid = [run for run in material.runs if run.stored.valid]
     seen = {
-        run.stored.folder.name: _seen(run.stored, known.over(of_run(run.stored, (gateways or {}).get(run.arm))))
-        for run in valid
+        run.stored.folder.name: _seen(run.stored, of_run(run.stored, gateways.get(run.arm), known)) for run in valid
     }
     groups = [
-        _group([run for run in valid if (run.load, run.arm) == (load, arm)], valid, seen, material.again)
+        _group([run for run in valid if (run.load, run.arm) == (load, arm)], valid, seen, material.again, policies)
         for load in material.loads
         for arm in material.arms
         if any((run.load, run.arm) == (load, arm) for run in valid)
@@ -47,11 +53,15 @@ def _seen(run: StoredRun, facts: EngineFacts) -> Seen:
 
 
 def _group(
-    own: Sequence[ReportRun], valid: Sequence[ReportRun], seen: Mapping[str, Seen], again: Sequence[str]
+    own: Sequence[ReportRun],
+    valid: Sequence[ReportRun],
+    seen: Mapping[str, Seen],
+    again: Sequence[str],
+    policies: Mapping[str, str],
 ) -> GroupDiagnosis:
     first = own[0]
     by_run = {run.stored.folder.name: seen[run.stored.folder.name].figures for run in own}
-    words = _words(first)
+    words = _words(first, policies)
     found: list[Finding] = judged(by_run, words)
     others = {
         arm: {run.trace: seen[run.stored.folder.name] for run in valid if (run.load, run.arm) == (first.load, arm)}
@@ -61,14 +71,13 @@ def _group(
     open_one = pairs.too_open({run.trace: seen[run.stored.folder.name] for run in own}, others, words)
     if open_one is not None:
         found = sorted([*found, open_one], key=lambda each: each.weight, reverse=True)
-    readings = min(int(each["readings"]) for each in by_run.values())
     goods = [each["good_share"] for each in by_run.values() if "good_share" in each]
     return GroupDiagnosis(
         arm=first.arm,
         load=first.load.label,
         mix=first.load.mix,
         runs=list(by_run),
-        readings=readings if readings >= READINGS_MIN else 0,
+        readings=min(int(each["readings"]) for each in by_run.values()),
         findings=found,
         not_judged=not_judged(by_run),
         parts_ms=_parts([dict(each) for each in by_run.values()]),
@@ -82,12 +91,12 @@ def _parts(each: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {name: fmean(figures[name] for figures in each) for name in names}
 
 
-def _words(run: ReportRun) -> dict[str, str]:
-    """What commands name, as the run's own record has it."""
+def _words(run: ReportRun, policies: Mapping[str, str]) -> dict[str, str]:
+    """What commands name, as the run's own record has it; else the word for what the user has to put there."""
     target = run.stored.run.get("target") or {}
     urls = target.get("engine_metrics_urls") or []
     return {
-        "arm": run.arm,
+        "policy": shlex.quote(policies.get(run.arm, "POLICY")),
         "base_url": str(target.get("base_url", "URL")),
         "engine_url": str(urls[0]).removesuffix("/metrics") if urls else "URL",
         "model": str(run.stored.run.get("model", "MODEL")),

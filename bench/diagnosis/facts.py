@@ -29,17 +29,18 @@ class EngineFacts:
 _NAMES = ("max_num_seqs", "step_tokens", "threshold", "kv_tokens")
 
 
-def of_run(run: StoredRun, gateway: Mapping[str, Any] | None = None) -> EngineFacts:
-    """gateway: what the run's gateway was configured with, as plan.json keeps it; None where there is none of ours."""
+NOTHING_KNOWN = EngineFacts()
+
+
+def of_run(run: StoredRun, gateway: Mapping[str, Any] | None = None, known: EngineFacts = NOTHING_KNOWN) -> EngineFacts:
+    """What the engines say of themselves, else what the user knows or stated, else the gateway's configuration.
+
+    gateway: as plan.json keeps it; None where there is none of ours.
+    """
     said = run.run.get("effective_args") or {}
     each = [value for value in said.values() if isinstance(value, Mapping)] or [said]
     own = replace(_limits(each), kv_tokens=_kv_tokens(each))
-    return _started(run).over(own).over(_stated(run)).over(_configured(gateway))
-
-
-def _started(run: StoredRun) -> EngineFacts:
-    """What a sweep read back from the engine that it had started."""
-    return _limits([(run.run.get("engine_start") or {}).get("effective") or {}])
+    return own.over(known).over(_stated(run)).over(_configured(gateway))
 
 
 def _stated(run: StoredRun) -> EngineFacts:

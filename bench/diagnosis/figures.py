@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable, Sequence
 from math import inf
 from statistics import fmean, median
 
+from bench.analysis.scores import answered_share
 from bench.diagnosis.facts import EngineFacts
-from bench.diagnosis.moments import Moment, Spans, has_gateway, held_ms, long_classes, moments
+from bench.diagnosis.moments import Moment, Spans, has_gateway, held_ms, long_classes, moments, reached_ms
 from bench.records.request import Outcome, Phase, RequestRecord
 from bench.records.stored import StoredRun
 
@@ -36,7 +37,9 @@ def _of_requests(planned: Sequence[RequestRecord], run: StoredRun) -> Figures:
         answers = len(run.window.answers(run.records))
         found["offered_per_s"] = len(planned) / run.window.seconds
         found["completed_per_s"] = answers / run.window.seconds
-        found["behind_share"] = max(0.0, 1 - answers / len(planned))
+    answered = answered_share([(run.window, run.records)])
+    if answered is not None:
+        found["behind_share"] = max(0.0, 1 - answered)
     judged = [each for each in (run.measurements.get("classes") or {}).values() if "good_share" in each]
     if judged:
         found["good_share"] = min(float(each["good_share"]) for each in judged)
@@ -45,9 +48,10 @@ def _of_requests(planned: Sequence[RequestRecord], run: StoredRun) -> Figures:
 
 
 def _client(planned: Sequence[RequestRecord]) -> Figures:
+    """gateway_ms: of whoever had a first token, since it is a part of the mean time to that."""
     found = _mean("client_ms", (record.lag_ms for record in planned))
     if has_gateway(planned):
-        found |= _mean("gateway_ms", (held_ms(record) for record in planned if record.dispatched_ms is not None))
+        found |= _mean("gateway_ms", (held_ms(record) for record in planned if record.first_token_ms is not None))
     return found
 
 
@@ -66,8 +70,10 @@ def _of_engine(run: StoredRun, seen: Sequence[Moment]) -> Figures:
     if usage:
         found |= {"kv_max": max(usage), "kv_mean": fmean(usage)}
     preemptions = (run.measurements.get("engine") or {}).get("delta", {}).get("preemptions")
-    if isinstance(preemptions, int | float):
+    if isinstance(preemptions, int | float) and run.records:
         found["preemptions"] = float(preemptions)
+        # Counted over the whole run, as the requests are here.
+        found["preemptions_of_requests"] = min(1.0, preemptions / len(run.records))
     busy = [each.gpu_busy for each in seen if each.gpu_busy is not None and each.held_up]
     if busy:
         found["gpu_idle_while_waiting"] = 1 - fmean(busy)
@@ -142,21 +148,21 @@ def _interference(records: Sequence[RequestRecord], planned: Sequence[RequestRec
     """The first tokens of short requests from when they reached the engine: those that met a long prompt in prefill
     there, and those that met none.
     """
-    longs = long_classes(records)
+    longs, gateway = long_classes(records), has_gateway(records)
     if not longs:
         return {}
     in_prefill = Spans(
-        (record.dispatched_ms + (held_ms(record) or 0.0), _until(record))
+        (reached, _until(record))
         for record in records
-        if record.class_name in longs and record.dispatched_ms is not None
+        if record.class_name in longs and (reached := reached_ms(record, gateway=gateway)) is not None
     )
     met: list[float] = []
     free: list[float] = []
     whole: list[float] = []
     for record in planned:
-        if record.class_name in longs or record.first_token_ms is None or record.dispatched_ms is None:
+        reached = reached_ms(record, gateway=gateway)
+        if record.class_name in longs or record.first_token_ms is None or reached is None:
             continue
-        reached = record.dispatched_ms + (held_ms(record) or 0.0)
         whole.append(record.first_token_ms - record.planned_ms)
         (met if in_prefill.open_at(reached) else free).append(record.first_token_ms - reached)
     found: Figures = {}

@@ -8,6 +8,7 @@ from enum import IntEnum
 from typing import Any
 
 from bench.diagnosis.advice import ADVICE
+from bench.diagnosis.figures import READINGS_MIN
 from bench.diagnosis.rules import Constraint, Show
 
 NONE_SEEN = "no constraint seen at this load"
@@ -80,7 +81,7 @@ class Finding:
 class GroupDiagnosis:
     """The VALID runs of one arm at one load. parts_ms: of the mean time to first token, where it was spent.
 
-    not_judged: what nothing can be said of, and why.
+    readings: of the run that has the fewest. not_judged: what nothing can be said of, and why.
     """
 
     arm: str
@@ -97,7 +98,7 @@ class GroupDiagnosis:
     def answer(self) -> str:
         if self.findings:
             return str(self.findings[0].constraint)
-        return NONE_SEEN if self.readings else TOO_FEW
+        return NONE_SEEN if self.readings >= READINGS_MIN else TOO_FEW
 
     def to_json(self) -> dict[str, Any]:
         said: dict[str, Any] = {

@@ -83,6 +83,12 @@ def held_ms(record: RequestRecord) -> float | None:
     return None
 
 
+def reached_ms(record: RequestRecord, *, gateway: bool) -> float | None:
+    """When it was let go to the engine; None: it was not sent, or nobody knows how long the gateway held it."""
+    held = held_ms(record) if gateway else 0.0
+    return None if record.dispatched_ms is None or held is None else record.dispatched_ms + held
+
+
 def moments(run: StoredRun, facts: EngineFacts) -> list[Moment]:
     """Of the measurement window alone."""
     return _Walk(run, facts).moments()
@@ -97,13 +103,13 @@ class _Walk:
         longs = long_classes(run.records)
         # One whose time in the gateway's queue nobody knows is left out: it may be in either place.
         self._placed = [
-            (record, record.dispatched_ms, held or 0.0)
+            (record, record.dispatched_ms, reached)
             for record in run.records
-            if record.dispatched_ms is not None and ((held := held_ms(record)) is not None or not self._gateway)
+            if record.dispatched_ms is not None and (reached := reached_ms(record, gateway=self._gateway)) is not None
         ]
         self._sent = Spans((sent, _ended(record)) for record, sent, _ in self._placed)
-        self._queued = Spans((sent, min(sent + held, _ended(record))) for record, sent, held in self._placed)
-        unanswered = [(record, (sent + held, _answered(record))) for record, sent, held in self._placed]
+        self._queued = Spans((sent, min(reached, _ended(record))) for record, sent, reached in self._placed)
+        unanswered = [(record, (reached, _answered(record))) for record, _, reached in self._placed]
         self._prefilling = Spans(span for _, span in unanswered)
         self._long_prefilling = Spans(span for record, span in unanswered if record.class_name in longs)
         by_tokens: dict[int, list[Span]] = {}

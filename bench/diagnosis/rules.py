@@ -81,7 +81,7 @@ _IDLE_ROOM = Test(
 )
 _HELD_KV_SHORT = Test("held_kv_room_share", "the engine's KV cache had room at {} of those", at_most=0.5)
 _BEHIND = Test("behind_share", "{} of what was offered in the window was not answered in it", at_least=0.1)
-_PREEMPTED = Test("preemptions", "{} preemptions", "number", at_least=1)
+_PREEMPTED = Test("preemptions_of_requests", "which is {} of the requests", at_least=0.01)
 _ON_THE_WAY = Test("way_ms_of_ttft", "{} of the time to first token was spent in no queue", at_least=0.5)
 _LATE_CLIENT = Test("client_ms_of_ttft", "{} of the time to first token was the client's", at_least=0.2)
 _NO_PLATEAU = Test(
@@ -128,10 +128,11 @@ RULES: tuple[Rule, ...] = (
         Constraint.KV_CACHE,
         needs=(
             Test("preemptions", "{} preemptions: work was thrown away and done again", "number", at_least=1),
+            _PREEMPTED,
             Test("kv_max", "the KV cache was {} full at most", at_least=0.9),
         ),
         confirms=(_READINGS,),
-        strength="kv_max",
+        strength="preemptions_of_requests",
     ),
     Rule(
         Constraint.KV_CACHE,

@@ -12,15 +12,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bench.analysis.quantiles import quantile
+from bench.analysis.scores import BROKEN, REFUSALS
 from bench.manifest.schema import Abort
 from bench.records.request import Outcome, RequestRecord
 
 UNKNOWN = "unknown"  # nobody remembers where it went
 # How the gateway tells a caller whose engine was taken from it: before the first token, and inside a stream.
 _ENDED = ("draining", "in_band_draining")
-_ADMISSION = (Outcome.REFUSED, Outcome.EXPIRED)
 _NOT_SERVED = ("no_engine", "draining")
-_BROKEN = (Outcome.FAILED, Outcome.TIMED_OUT, Outcome.UNFINISHED, Outcome.UNSENT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +68,7 @@ def judged(
     figures: dict[str, Any] = {
         "offered": len(records),
         "completed": sum(each.outcome is Outcome.COMPLETED for each in records),
-        "refused_by_admission": sum(each.outcome in _ADMISSION and not _is_lost(each) for each in records),
+        "refused_by_admission": sum(each.outcome in REFUSALS and not _is_lost(each) for each in records),
         "lost": len(seen.lost),
         "new_after_switch": dict(Counter(str(seen.went_to[each.index]) for each in seen.new)),
         "streams": {
@@ -149,8 +148,8 @@ def fired(records: Sequence[RequestRecord], abort: Abort) -> list[str]:
         return []
     found = []
     for name, outcomes, at_most in (
-        ("error_share_max", _BROKEN, abort.error_share_max),
-        ("refused_share_max", _ADMISSION, abort.refused_share_max),
+        ("error_share_max", BROKEN, abort.error_share_max),
+        ("refused_share_max", REFUSALS, abort.refused_share_max),
     ):
         seen = sum(each.outcome in outcomes for each in records) / len(records)
         if at_most is not None and seen > at_most:
@@ -168,4 +167,4 @@ def fired(records: Sequence[RequestRecord], abort: Abort) -> list[str]:
 
 def _is_lost(record: RequestRecord) -> bool:
     """Neither answered nor turned away by admission: its caller got less than it was promised."""
-    return record.outcome in _BROKEN or (record.outcome is Outcome.REFUSED and record.reason in _NOT_SERVED)
+    return record.outcome in BROKEN or (record.outcome is Outcome.REFUSED and record.reason in _NOT_SERVED)

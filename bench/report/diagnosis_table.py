@@ -17,8 +17,7 @@ _PARTS = ("ttft_ms", "client_ms", "gateway_ms", "way_ms", "engine_queue_ms")
 _NOTE = (
     "First token: the mean, and of it what was spent at the client (sent late), in the gateway's queue, on the way "
     "(sent, and in no queue yet; up to a step of it is the age of the engine's numbers) and in the engine's queue; "
-    "the rest is prefill. Queues by Little's law, from the "
-    "readings."
+    "the rest is prefill. Queues by Little's law, from the readings."
 )
 
 
@@ -55,8 +54,7 @@ def _yet(group: GroupDiagnosis) -> str:
         return ""
     return (
         f" Yet only {group.good_share:.0%} of a class were within their limits: the load itself, a limit that is "
-        f"tighter "
-        "than a prompt of its own takes, or what is not judged."
+        "tighter than a prompt of its own takes, or what is not judged."
     )
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.errors import UsageError
-from bench.sizing.families import FAMILIES, Family
+from bench.sizing.families import FAMILIES, Family, whole, whole_or
 from bench.sizing.kv import KvCache, kv_cache
 from bench.sizing.model import Model
 from bench.sizing.parameters import Layers, Part, parts
@@ -122,7 +122,7 @@ def _estimate(model: Model, ask: Ask) -> Estimate:
     counted = parts(family, config) if config.get("model_type") in FAMILIES else None
     said, weights = _weights(model, counted, TYPE_BYTES[dtype], ask.tensor_parallel, notes)
     overhead = _overhead(shape, TYPE_BYTES[dtype], ask.tensor_parallel, step_tokens, sequences_max)
-    context = ask.context_tokens or int(config["max_position_embeddings"])
+    context = ask.context_tokens or whole(config, "max_position_embeddings")
     return Estimate(
         ask=ask,
         parameters=counted,
@@ -219,10 +219,10 @@ def _on_one(part: Part, gpus: int) -> float:
 def _overhead(shape: Layers, type_bytes: int, gpus: int, step_tokens: int, sequences: int) -> int:
     """A rule of thumb: the widest layer's values for all tokens of a step, the logits of all sequences, CUDA's own."""
     config, experts = shape.config, shape.family.experts
-    widths = [int(config.get("intermediate_size") or 0) / gpus]
+    widths = [whole_or(config, "intermediate_size", 0) / gpus]
     if experts is not None and config.get(experts.count):
-        chosen = int(config.get("num_experts_per_tok") or 1)
-        widths.append(chosen * (int(config[experts.size]) / gpus + shape.hidden / 3))
+        chosen = whole_or(config, "num_experts_per_tok", 1)
+        widths.append(chosen * (whole(config, experts.size) / gpus + shape.hidden / 3))
     values = step_tokens * (4 * shape.hidden + 3 * max(widths)) * type_bytes
     logits = 2 * 4 * sequences * shape.vocabulary
     return int(values + logits) + CONTEXT_BYTES + (COLLECTIVE_BYTES if gpus > 1 else 0)

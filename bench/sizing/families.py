@@ -99,5 +99,21 @@ FAMILIES: dict[str, Family] = {
 }
 
 
+WHOLE_MAX = 2**53
+
+
+def whole(config: Mapping[str, Any], name: str) -> int:
+    """A number from 1. Raises KeyError where it is missing, ValueError where it is another thing."""
+    value = config[name]
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value <= WHOLE_MAX or value % 1:
+        raise ValueError(f"{name}: {value!r}")
+    return int(value)
+
+
+def whole_or(config: Mapping[str, Any], name: str, otherwise: int) -> int:
+    """The same of what may be left out, be null or 0."""
+    return whole(config, name) if config.get(name) else otherwise
+
+
 def is_set(flag: Flag, config: Mapping[str, Any]) -> bool:
     return bool(config.get(flag, False)) if isinstance(flag, str) else flag

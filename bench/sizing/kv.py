@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bench.sizing.families import Family, is_set
+from bench.sizing.families import Family, is_set, whole, whole_or
 from bench.sizing.parameters import Layers
 
 EMPTY_BLOCKS = 1
@@ -76,7 +76,7 @@ def kv_cache(
     """Heads are divided among the GPUs, and repeated where there are fewer; a latent is on each of them."""
     model = Layers(family, config)
     if family.kind == "mla":
-        values = int(config["kv_lora_rank"]) + int(config["qk_rope_head_dim"])
+        values = whole(config, "kv_lora_rank") + whole(config, "qk_rope_head_dim")
     else:
         values = 2 * max(1, model.kv_heads // tensor_parallel) * model.head_dim
     window, sliding = _sliding(model)
@@ -98,11 +98,11 @@ def kv_cache(
 def _sliding(model: Layers) -> tuple[int, int]:
     """The window, and how many layers have it."""
     config, family = model.config, model.family
-    window = config.get("sliding_window")
+    window = whole_or(config, "sliding_window", 0)
     if not window or not is_set(family.window_used, config):
         return 0, 0
     kinds = config.get("layer_types")
     if kinds:
-        return int(window), sum(kind == "sliding_attention" for kind in kinds)
-    every = int(config.get("sliding_window_pattern") or family.window_every)
-    return int(window), model.layers - (model.layers // every if every else 0)
+        return window, sum(kind == "sliding_attention" for kind in kinds)
+    every = whole_or(config, "sliding_window_pattern", family.window_every)
+    return window, model.layers - (model.layers // every if every else 0)

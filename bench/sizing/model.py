@@ -31,7 +31,7 @@ def read(path: Path) -> Model:
     file = path / CONFIG if path.is_dir() else path
     config = read_json(file)
     about = ""
-    if "text_config" in config and "num_hidden_layers" not in config:
+    if isinstance(config.get("text_config"), dict) and "num_hidden_layers" not in config:
         outer: dict[str, Any] = {
             name: config[name] for name in ("quantization_config", "torch_dtype", "dtype") if name in config
         }

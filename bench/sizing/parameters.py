@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bench.sizing.families import Experts, Family, is_set
+from bench.sizing.families import Experts, Family, is_set, whole, whole_or
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,16 +29,16 @@ class Part:
 
 
 class Layers:
-    """The dimensions of one model. Raises KeyError where the config lacks one."""
+    """The dimensions of one model. Raises KeyError where the config lacks one, ValueError where it is no number."""
 
     def __init__(self, family: Family, config: Mapping[str, Any]) -> None:
         self.family, self.config = family, config
-        self.layers = int(config["num_hidden_layers"])
-        self.hidden = int(config["hidden_size"])
-        self.heads = int(config["num_attention_heads"])
-        self.kv_heads = int(config.get("num_key_value_heads") or self.heads)
-        self.head_dim = int(config.get("head_dim") or self.hidden // self.heads)
-        self.vocabulary = int(config["vocab_size"])
+        self.layers = whole(config, "num_hidden_layers")
+        self.hidden = whole(config, "hidden_size")
+        self.heads = whole(config, "num_attention_heads")
+        self.kv_heads = whole_or(config, "num_key_value_heads", self.heads)
+        self.head_dim = whole_or(config, "head_dim", max(1, self.hidden // self.heads))
+        self.vocabulary = whole(config, "vocab_size")
         self.tied = bool(config.get("tie_word_embeddings", family.tied))
 
     @property
@@ -47,9 +47,9 @@ class Layers:
         experts, config = self.family.experts, self.config
         if experts is None or not config.get(experts.count):
             return 0
-        first = int(config.get("first_k_dense_replace") or 0)
-        every = int(config.get("moe_layer_freq") or 1)
-        step = int(config.get("decoder_sparse_step") or 1)
+        first = whole_or(config, "first_k_dense_replace", 0)
+        every = whole_or(config, "moe_layer_freq", 1)
+        step = whole_or(config, "decoder_sparse_step", 1)
         dense = set(config.get("mlp_only_layers") or ())
         return sum(
             layer >= first and layer % every == 0 and (layer + 1) % step == 0 and layer not in dense
@@ -83,8 +83,8 @@ def _attention(model: Layers) -> list[Part]:
 
 def _latent_attention(model: Layers) -> list[Part]:
     config, layers, heads = model.config, model.layers, model.heads
-    nope, rope, value = (int(config[name]) for name in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"))
-    latent, query = int(config["kv_lora_rank"]), int(config.get("q_lora_rank") or 0)
+    nope, rope, value = (whole(config, name) for name in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"))
+    latent, query = whole(config, "kv_lora_rank"), whole_or(config, "q_lora_rank", 0)
     down = model.hidden * (latent + rope + query)
     up = (
         (query or model.hidden) * heads * (nope + rope) + latent * heads * (nope + value) + heads * value * model.hidden
@@ -101,7 +101,7 @@ def _feed_forward(model: Layers) -> list[Part]:
     dense = model.layers - model.expert_layers
     found = []
     if dense:
-        wide = int(config["intermediate_size"])
+        wide = whole(config, "intermediate_size")
         biases = (2 * wide + model.hidden) * is_set(family.mlp_bias, config)
         found.append(Part("feed-forward", dense * 3 * model.hidden * wide, linear=True))
         found.append(Part("feed-forward, biases", dense * biases, split=False))
@@ -112,10 +112,10 @@ def _feed_forward(model: Layers) -> list[Part]:
 
 def _experts(model: Layers, named: Experts) -> list[Part]:
     config, layers, hidden = model.config, model.expert_layers, model.hidden
-    count, wide = int(config[named.count]), int(config[named.size])
-    shared = int(config.get(named.shared_size) or 0) if named.shared_size else 0
+    count, wide = whole(config, named.count), whole(config, named.size)
+    shared = whole_or(config, named.shared_size, 0) if named.shared_size else 0
     if named.shared_count:
-        shared = int(config.get(named.shared_count) or 0) * wide
+        shared = whole_or(config, named.shared_count, 0) * wide
     router = count * (hidden + named.bias + named.correction) + hidden * named.shared_gate
     return [
         Part("experts", layers * count * 3 * hidden * wide, linear=True, of_experts=True),

@@ -5,12 +5,11 @@ Owns rates.json and the closed loops that it is made of, which lie in the folder
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from bench import campaign_plan
 from bench.campaign import UnmeasurableError
-from bench.commands.arguments import say
 from bench.corpus import tokenizer
 from bench.errors import TargetUnreachableError
 from bench.load.target import ANY_CLASS, Target
@@ -27,7 +26,9 @@ FILE = "rates.json"
 FOLDER = "capacity"
 
 
-def found(folder: Path, sweep: Sweep, starts: Starts, *, key: str | None, command: Sequence[str]) -> dict[str, float]:
+def found(
+    folder: Path, sweep: Sweep, starts: Starts, *, key: str | None, command: Sequence[str], say: Callable[[str], None]
+) -> dict[str, float]:
     """Requests per second that B0 carries, by mix, straight at the engine; what was found before stays.
 
     Raises TargetUnreachableError where B0 cannot be measured, and UsageError.
@@ -40,7 +41,7 @@ def found(folder: Path, sweep: Sweep, starts: Starts, *, key: str | None, comman
             try:
                 with starts.running(BASELINE, 0):
                     own = RunFolder(folder / FOLDER, new_run_id())
-                    said["capacity_per_s"][mix] = _carried(sweep, mix, own, key=key, command=command)
+                    said["capacity_per_s"][mix] = _carried(sweep, mix, own, key=key, command=command, say=say)
             except UnmeasurableError as error:
                 raise TargetUnreachableError(f"no rate can be found on {BASELINE}: {error}") from error
             said["runs"][mix] = own.path.name
@@ -48,7 +49,9 @@ def found(folder: Path, sweep: Sweep, starts: Starts, *, key: str | None, comman
     return dict(said["capacity_per_s"])
 
 
-def _carried(sweep: Sweep, mix: str, folder: RunFolder, *, key: str | None, command: Sequence[str]) -> float:
+def _carried(
+    sweep: Sweep, mix: str, folder: RunFolder, *, key: str | None, command: Sequence[str], say: Callable[[str], None]
+) -> float:
     base_url = sweep.settings.engine.base_url
     scenario = sweep.scenario(Way(base_url, {}), dict.fromkeys(sweep.mixes(), 1.0))
     sent, lengths = sweep.settings.saturation, scenario.lengths

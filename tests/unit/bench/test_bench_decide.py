@@ -26,7 +26,7 @@ from comparison_kit import (
 )
 
 from bench.cli import main
-from bench.decision import drills, recovery
+from bench.decision import drills, interference, recovery
 from bench.decision.changes import FAILURES, Change, seen
 from bench.decision.evidence import Evidence, gather, together
 from bench.decision.interference import company
@@ -501,6 +501,17 @@ def test_who_met_no_other_class_shows_the_interference_too(tmp_path: Path) -> No
     _, decision = decided(folder)
     assert decision.verdict is Verdict.ISOLATE
     assert says(decision, "late in company alone").startswith("100% of ")
+
+
+def test_a_load_of_which_clients_left_a_part_fits_where_the_rest_is_answered(tmp_path: Path) -> None:
+    leaving = {"outcome": Outcome.CANCELLED}
+    folder = a_comparison(
+        tmp_path,
+        a_scenario(**BUSY),
+        lambda each: completed(each, ttft_ms=200.0, **(leaving if each.number % 5 == 0 else {})),
+    )
+    evidence, _ = decided(folder)
+    assert interference._fits(evidence.of("first", evidence.agreed[0]))
 
 
 def test_who_is_quick_on_an_empty_engine_alone_shows_no_interference(tmp_path: Path) -> None:

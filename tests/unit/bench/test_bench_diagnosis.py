@@ -320,11 +320,55 @@ def test_what_was_refused_passed_through_no_queue() -> None:
     assert beside["engine_queue_ms"] == alone["engine_queue_ms"]
 
 
-def test_preemptions_alone_are_the_cache() -> None:
+def test_preemptions_alone_are_the_cache_where_they_are_more_than_a_few() -> None:
     lines = [{"at_ms": 5000 + n * 1000, "running": 4, "waiting": 0, "kv_usage_max": 0.97} for n in range(30)]
-    (found,) = group_of(a_run(truth("a low load").records, lines, preemptions=12)).findings
+    records = truth("a low load").records
+    (found,) = group_of(a_run(records, lines, preemptions=12)).findings
     assert found.constraint is Constraint.KV_CACHE
     assert "12 preemptions" in found.evidence[0].says
+    assert found.strength == 12 / len(records), "no more than so many requests suffered"
+    assert group_of(a_run(records, lines, preemptions=1)).findings == []
+
+
+def test_a_preemption_or_two_are_not_what_an_overload_comes_from() -> None:
+    run = truth("too much")
+    few = replace(run, measurements={"engine": {"delta": {"preemptions": 2}}})
+    assert named(group_of(few)) == [Constraint.ENGINE_SPEED]
+
+
+def test_what_its_client_left_was_not_left_unanswered() -> None:
+    """A trace may have a third of its clients leave: the load that is answered is of the others."""
+    run = truth("a low load")
+    left = [replace(each, outcome=Outcome.CANCELLED) if each.index % 3 == 0 else each for each in run.records]
+    before, after = (figures(replace(run, records=each), of_run(run)) for each in (run.records, left))
+    assert after["behind_share"] == pytest.approx(before["behind_share"], abs=0.03)
+
+
+def test_the_gateways_part_of_a_first_token_is_of_those_who_had_one() -> None:
+    """Half of what comes waits to its deadline in vain, ten times as long as the others' first token takes."""
+    run = truth("a low load behind a gateway")
+    expired = [
+        replace(each, outcome=Outcome.EXPIRED, first_token_ms=None, gateway_queue_ms=None,
+                ended_ms=each.planned_ms + 10_000.0, status=429)
+        for each in run.records
+    ]  # fmt: skip
+    alone, beside = (
+        figures(replace(run, records=each), of_run(run)) for each in (run.records, [*run.records, *expired])
+    )
+    assert beside["gateway_ms"] == alone["gateway_ms"]
+    assert beside["gateway_ms"] <= beside["ttft_ms"]
+
+
+def test_a_long_prompt_of_which_nobody_knows_where_it_waited_is_in_nobodys_way() -> None:
+    """Still open at the end, perhaps in the gateway's line: shorts did not meet it in prefill."""
+    run = truth("what the policy is for")
+    lost = [
+        replace(each, outcome=Outcome.UNFINISHED, first_token_ms=None, ended_ms=None, gateway_queue_ms=None)
+        for each in run.records
+        if each.class_name == "long"
+    ]
+    alone, beside = (figures(replace(run, records=each), of_run(run)) for each in (run.records, [*run.records, *lost]))
+    assert beside["shorts_that_met_long"] == alone["shorts_that_met_long"]
 
 
 def test_an_idle_gpu_while_requests_wait_is_the_host() -> None:
@@ -340,6 +384,8 @@ def test_without_readings_only_what_requests_show_is_said() -> None:
     unread = replace(truth("a low load"), engine=[])
     group = group_of(unread)
     assert group.answer == "not enough readings"
+    few = replace(unread, engine=truth("a low load").engine[5:8])
+    assert (group_of(few).answer, group_of(few).to_json()["readings"]) == ("not enough readings", 3)
     assert {said.partition(":")[0] for said in group.not_judged} >= {"sequence_limit", "kv_cache", "api_server"}
     assert named(group_of(shifted(unread, planned_ms=400.0))) == [Constraint.CLIENT]
 
@@ -352,6 +398,13 @@ def test_what_shows_in_few_of_the_repeats_is_less_sure() -> None:
         group_of(*runs).findings[0].certainty for runs in ([shows, again], [shows, again, free], [shows, free, other])
     ]
     assert certainty == [Certainty.SURE, Certainty.LIKELY, Certainty.POSSIBLE]
+
+
+def test_a_command_names_the_policy_behind_an_arm_and_no_arm_that_is_none() -> None:
+    material = material_of(ReportRun("arm", LOAD, "seed 1", truth("three slots")))
+    for policies, said in (({"arm": "/my policies/mine.yaml"}, "'/my policies/mine.yaml'"), ({}, "POLICY")):
+        ((found,),) = (group.findings for group in diagnose(material, policies=policies).groups)
+        assert found.command.startswith(f"gateway bench policies {said} ./looser.yaml ")
 
 
 # ── between arms ──
@@ -448,12 +501,13 @@ def test_the_limit_is_what_the_engine_says_then_the_user_then_the_gateway(
     assert of_run(said, {"engines": [{"limits": each} for each in limits]}).max_num_seqs == found
 
 
-def test_what_a_sweep_read_back_comes_first() -> None:
-    run = a_run([], [], max_num_seqs="16", num_gpu_blocks="10", block_size="16")
-    swept = replace(
-        run, run={**run.run, "engine_start": {"effective": {"max_num_seqs": 4, "scheduling_policy": "fcfs"}}}
-    )
-    assert (of_run(swept).max_num_seqs, of_run(swept).kv_tokens) == (4, 160)
+def test_what_an_engine_says_goes_before_what_is_said_of_all_arms() -> None:
+    """Cells of a sweep have limits of their own, whatever an option says."""
+    known = EngineFacts(max_num_seqs=8)
+    swept, silent = a_run([], [], max_num_seqs="4"), a_run([], [], block_size="16")
+    assert of_run(swept, known=known).max_num_seqs == 4
+    stated = replace(silent, run={**silent.run, "metadata": {"max_num_seqs": "32"}})
+    assert of_run(stated, {"engines": [{"limits": {"max_num_seqs": 64}}]}, known).max_num_seqs == 8
 
 
 def test_the_cache_is_as_large_as_its_blocks() -> None:

@@ -212,6 +212,47 @@ def test_an_unknown_quantization_and_a_missing_key_say_what_to_do() -> None:
         sized({**said, "layer_types": ["linear_attention", "full_attention"]})
 
 
+_GROUPS = {"quant_method": "compressed-tensors", "config_groups": {"g": {"weights": {"num_bits": 4, "group_size": 32}}}}
+_QUANTIZED = (
+    {"quant_method": "fp8", "weight_block_size": [128, 128]},
+    {"quant_method": "awq", "bits": 4, "group_size": 128},
+    _GROUPS,
+)
+
+
+@pytest.mark.parametrize("name", ["Llama-3.1-8B", "DeepSeek-V3", "gpt-oss-20b", "gemma-3-1b"])
+def test_a_config_with_any_value_that_is_none_is_refused_or_sized_and_never_crashes(name: str) -> None:
+    usual = PUBLISHED[name][1]
+    for key in usual:
+        for value in (None, "x", "", [], [[]], {}, {"a": 1}, 0, -1, 0.5, True, 10**30, float("nan")):
+            _refused_or_sized({**usual, key: value})
+
+
+@pytest.mark.parametrize("usual", _QUANTIZED)
+def test_any_quantization_that_is_none_is_refused_or_sized_and_never_crashes(usual: dict[str, Any]) -> None:
+    said = PUBLISHED["Llama-3.1-8B"][1]
+    for value in ("x", [1], 5, True, {"config_groups": [1]}, {"config_groups": {"g": 5}}):
+        _refused_or_sized({**said, "quantization_config": value})
+    for key in usual:
+        for value in (None, "x", [], [0, 0], [1], {"g": {"weights": 5}}, {"g": {"weights": {"num_bits": "x"}}}, 0, -1):
+            _refused_or_sized({**said, "quantization_config": {**usual, key: value}})
+
+
+def _refused_or_sized(said: dict[str, Any]) -> None:
+    try:
+        found = sized(said)
+    except UsageError:
+        return
+    assert min(found.weights_bytes, found.overhead_bytes, found.kv.block_bytes, found.needed_bytes) > 0, said
+
+
+def test_a_text_model_that_is_none_is_no_config(tmp_path: Path) -> None:
+    for value in (None, [], "x"):
+        file = a_folder(tmp_path, {"model_type": "gemma3", "text_config": value}) / "config.json"
+        with pytest.raises(UsageError):
+            estimate(read(file), an_ask())
+
+
 def test_an_unknown_architecture_is_sized_by_its_safetensors_or_refused() -> None:
     said = {**PUBLISHED["Llama-3.1-8B"][1], "model_type": "newest"}
     with pytest.raises(UsageError, match=r"model_type newest is not known here, only llama.*folder"):
