@@ -138,8 +138,17 @@ class Refusal:
 
     def completed(self, waited_s: float, retry_after_s: float) -> Refusal:
         """Return the refusal as it is told: how long the request waited, and when another try may be worth it."""
-        said = self.code, self.param, self.resource, self.limit, self.observed
-        return Refusal(self.reason, self.message, *said, waited_s, retry_after_s)
+        return Refusal(
+            self.reason,
+            self.message,
+            code=self.code,
+            param=self.param,
+            resource=self.resource,
+            limit=self.limit,
+            observed=self.observed,
+            waited_s=waited_s,
+            retry_after_s=retry_after_s,
+        )
 
 
 @dataclass(frozen=True, slots=True)

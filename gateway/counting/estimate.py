@@ -33,7 +33,9 @@ IN_LOOP_BYTES_MAX = 64 * 1024
 LEARNING_RATE = 0.02
 LEARNED_TOKENS_MIN = 64  # below, what surrounds a text outweighs it
 _ONE_ANSWER_MOST = 2.0
-_TEXT_MEMBERS = ("text", "refusal", "thinking")  # of a part, whatever its type
+# Of a part, whatever its type; a reference to a tool is its name.
+_TEXT_MEMBERS = ("text", "refusal", "thinking", "name")
+_WRITTEN_MEMBERS = ("name", "task", "tool_call_id", "tool_calls", "tools")  # of a message
 
 
 class ByteEstimate:
@@ -97,7 +99,7 @@ def _texts(message: Mapping[str, Any]) -> Iterator[str]:
         yield from (text for text in stated if isinstance(text, str))
     reasoning = message.get("reasoning")
     yield _written(message.get("reasoning_content") if reasoning is None else reasoning)
-    yield from (_written(message.get(name)) for name in ("name", "tool_calls", "tools"))
+    yield from (_written(message.get(name)) for name in _WRITTEN_MEMBERS)
 
 
 def _written(value: Any) -> str:

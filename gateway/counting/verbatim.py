@@ -42,7 +42,7 @@ def keeps_content_verbatim(tree: nodes.Template) -> bool:
     return (
         next(tree.find_all(_REFUSED), None) is None
         and all(name.name not in _REFUSED_NAMES for name in tree.find_all(nodes.Name))
-        and all(found.name in _FILTERS for found in tree.find_all(nodes.Filter))
+        and all(map(_is_harmless, tree.find_all(nodes.Filter)))
         and _Proof(tree).holds()
     )
 
@@ -173,10 +173,19 @@ class _Proof:
     def _is_indexed_soundly(self, node: nodes.Node) -> bool:
         """Whether what says which message is read is itself sound."""
         match node:
-            case nodes.Getattr(node=nodes.Getitem(arg=index)) | nodes.Getitem(node=nodes.Getitem(arg=index)):
-                return self._is_sound(index, is_captured=False)
+            case (
+                nodes.Getattr(node=nodes.Getitem(node=messages, arg=index))
+                | nodes.Getitem(node=nodes.Getitem(node=messages, arg=index))
+            ):
+                return all(self._is_sound(each, is_captured=False) for each in (index, *_slice_of(messages)))
             case _:
                 return True
+
+
+def _is_harmless(found: nodes.Filter) -> bool:
+    """Whether a filter is one of the known, and applies no other by its name."""
+    applies_another = found.name == "map" and (found.args or found.dyn_args is not None)
+    return found.name in _FILTERS and not applies_another
 
 
 def _is_messages(node: nodes.Node) -> bool:

@@ -73,6 +73,10 @@ class EngineSilent(Exception):  # noqa: N818 - the domain's word
     """The engine took the connection and gave no whole answer in time."""
 
 
+class EngineNotAsked(EngineSilent):
+    """The gateway had no socket left to ask with: there is no answer, and it says nothing of the engine."""
+
+
 class EngineHttp(Protocol):
     """The gateway's own questions to an engine, with the engine's key. Raises EngineUnreachable or EngineSilent."""
 

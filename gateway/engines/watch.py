@@ -21,7 +21,16 @@ from gateway.core.types import EngineLimits
 from gateway.engines import proof, rank, reading
 from gateway.engines.health import Health, State
 from gateway.engines.reading import Load
-from gateway.engines.target import Answer, Carrier, EngineHttp, EngineSilent, EngineUnreachable, Scheduling, Target
+from gateway.engines.target import (
+    Answer,
+    Carrier,
+    EngineHttp,
+    EngineNotAsked,
+    EngineSilent,
+    EngineUnreachable,
+    Scheduling,
+    Target,
+)
 
 LOOK_INTERVAL_S = 1.0
 QUESTION_S_MAX = 5.0
@@ -311,12 +320,15 @@ class EngineWatch:
         """Whether it computes for the gateway: a token, or where it generates none an embedding.
 
         An engine without either route, as one for scores alone, is believed: only its callers can ask it anything.
+        Raises EngineNotAsked.
         """
         question = self._one_token()
         embedding = {"model": question["model"], "input": question["prompt"]}
         for path, body in (("/v1/completions", question), ("/v1/embeddings", embedding)):
             try:
                 answer = await self._http.post_json(self.target, path, body, timeout_s=GENERATION_S_MAX)
+            except EngineNotAsked:
+                raise
             except (EngineUnreachable, EngineSilent):
                 return False
             if answer.status != 404:

@@ -22,7 +22,7 @@ from gateway.counting.local import LocalTokenizer
 from gateway.counting.model_files import TokenizerUnusable
 from gateway.counting.remote import PROMPT_REFUSED, EngineTokenizer, PostJson
 from gateway.engines.canary import Canary
-from gateway.engines.target import Answer, EngineHttp, EngineSilent, EngineUnreachable
+from gateway.engines.target import Answer, EngineHttp, EngineNotAsked, EngineSilent, EngineUnreachable
 from gateway.engines.watch import EngineWatch
 from gateway.observe.counting import CountingReading
 from gateway.server.engine_turns import EngineTurns
@@ -149,6 +149,8 @@ class Counters:
             return watch, await self._http.post_json(watch.target, path, question, timeout_s=QUESTION_S_MAX)
         except EngineUnreachable:
             watch.refused()
+        except EngineNotAsked as error:
+            raise Refusing(Refusal(Reason.OVERLOADED, str(error))) from None
         except EngineSilent:
             watch.silent()
         raise Refusing(no_count())

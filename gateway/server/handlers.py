@@ -29,7 +29,7 @@ from gateway.server.dispatch import Admitted, serve_at_engine
 from gateway.server.downstream import AnswerBrokenOff, ClientGone, Downstream
 from gateway.server.engine_failure import EngineFailure
 from gateway.server.gate import AdmissionRefused
-from gateway.server.heavy import of_body
+from gateway.server.heavy import drafted, of_body
 from gateway.server.refusing import Refusing, draining, spread
 from gateway.server.request_ids import REQUEST_ID, new_request_id
 from gateway.server.rooms import Rooms
@@ -199,7 +199,7 @@ class Handlers:
         wait_s_wish = intake.wait_s_wish(visit.request)
         content_type = requests.body_type(route, headers.get("Content-Type", ""))
         body = await intake.read_body(visit.request, visit.client, rooms.intake, held)
-        draft = await of_body(len(body), requests.read, route, body, content_type)
+        draft = await drafted(route, body, content_type)
         pools = rooms.pools  # those that the model is looked up in; a reload in between replaces the whole
         model_pools = models.pools_of(pools, identity, draft.model)
         call = await of_body(len(body), requests.judge, draft, plan.request, rooms.allowed_engine_fields)

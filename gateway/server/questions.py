@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gateway.core.types import Reason
-from gateway.engines.target import Answer, EngineSilent, EngineUnreachable, Target
+from gateway.engines.target import Answer, EngineNotAsked, EngineSilent, EngineUnreachable, Target
 from gateway.server.engine_failure import EngineFailure
 from gateway.server.upstream import Outgoing, Upstream
 
@@ -54,4 +54,5 @@ class Questions:
             if failure.reason is Reason.ENGINE_UNREACHABLE:
                 # The system's own words: they are for the operator, who can mend it.
                 raise EngineUnreachable(str(failure.__cause__)) from failure
-            raise EngineSilent(failure.refusal.message) from failure
+            silence = EngineNotAsked if failure.reason is Reason.OVERLOADED else EngineSilent
+            raise silence(failure.refusal.message) from failure

@@ -75,6 +75,6 @@ def succeeded(reply: Reply, answer: bytes) -> Computed | None:
     tap = BodyTap()
     tap.feed(answer)
     tap.finish()
-    if reply.status != 200 or tap.error is not None or not reply.at_end:
+    if reply.status != 200 or tap.error is not None or tap.given_up or not reply.at_end:
         return None
     return Computed(None if tap.usage is None else tap.usage.cached_tokens)

@@ -17,7 +17,7 @@ from gateway.server import intake, models
 from gateway.server.bodies import HeldBody
 from gateway.server.engine_failure import EngineFailure
 from gateway.server.engine_turns import EngineTurns
-from gateway.server.heavy import of_body
+from gateway.server.heavy import drafted, of_body
 from gateway.server.refusing import Refusing
 from gateway.server.relay import read_to_end
 from gateway.server.reply import Reply
@@ -50,7 +50,7 @@ class Unadmitted:
         content_type = requests.body_type(route, visit.request.headers.get("Content-Type", ""))
         with self._opening(identity.tenant):
             body = await intake.read_body(visit.request, visit.client, rooms.intake, held)
-            draft = await of_body(len(body), requests.read, route, body)
+            draft = await drafted(route, body)
             pools = models.pools_of(rooms.pools, identity, draft.model)
             allowed = rooms.allowed_engine_fields
             call = await of_body(len(body), requests.judge, draft, rooms.plan.request, allowed)

@@ -48,6 +48,9 @@ _ERROR_HEAD = re.compile(rb'\s*\{\s*"(?:error"\s*:\s*+(?!null)|type"\s*:\s*"erro
 _USAGE = re.compile(rb'"usage"\s*:\s*(?=\{)')
 # So ends what vLLM gave up itself, as all that runs when it shuts down or is put to sleep, in the form of an answer.
 _GIVEN_UP = re.compile(rb'"finish_reason"\s*:\s*"(?:abort|error)"')
+# A message that it gave up has no reason: null in a stream's last delta, no such member in a whole one.
+_NO_STOP_REASON = re.compile(rb'"stop_reason"\s*:\s*null')
+_MESSAGE_HEAD = re.compile(rb'\s*\{[^{]{0,256}"type"\s*:\s*"message"')
 _DECODER = json.JSONDecoder()
 
 
@@ -62,9 +65,9 @@ class Usage:
     def updated(self, later: Usage) -> Usage:
         """The usage with every number that `later` states: the last one said wins, and none is ever unsaid by a 0."""
         return Usage(
-            later.prompt_tokens or self.prompt_tokens or later.prompt_tokens,
-            later.output_tokens or self.output_tokens or later.output_tokens,
-            later.cached_tokens or self.cached_tokens or later.cached_tokens,
+            _last_said(self.prompt_tokens, later.prompt_tokens),
+            _last_said(self.output_tokens, later.output_tokens),
+            _last_said(self.cached_tokens, later.cached_tokens),
         )
 
 
@@ -79,6 +82,11 @@ class InBandError:
 def is_given_up(data: bytes) -> bool:
     """Whether a chat completion or a completion, or a chunk of one, ends because its engine gave it up."""
     return _GIVEN_UP.search(data) is not None
+
+
+def is_delta_given_up(data: bytes) -> bool:
+    """Whether the last delta of a message's stream says that its engine gave it up."""
+    return _NO_STOP_REASON.search(data) is not None
 
 
 def is_leaving(status: int, body: bytes) -> bool:
@@ -176,10 +184,15 @@ class BodyTap:
         """The body is complete: read what it said."""
         if self.error_suspected:
             self.error = read_error(_decoded(self._head), self._head)
-        self.given_up = self._dialect is Dialect.OPENAI and is_given_up(self._tail)
+        self.given_up = self._is_given_up()
         self.usage = self._last_usage()
         if self.usage is None and self._seen_bytes > TAIL_BYTES_MAX:
             self.overflowed = 1
+
+    def _is_given_up(self) -> bool:
+        if self._dialect is Dialect.ANTHROPIC:
+            return _MESSAGE_HEAD.match(self._head) is not None and b'"stop_reason"' not in self._tail
+        return self._dialect is Dialect.OPENAI and is_given_up(self._tail)
 
     def _last_usage(self) -> Usage | None:
         # Inside JSON strings quotes are escaped, so this spelling is a member and never text of the answer.
@@ -220,6 +233,10 @@ def _count(usage: Mapping[str, Any], *names: str) -> int | None:
 
 def _is_count(value: Any) -> bool:
     return type(value) is int and 0 <= value <= _TOKENS_MAX
+
+
+def _last_said(before: int | None, later: int | None) -> int | None:
+    return later if later or before is None else before
 
 
 def _status(error: Mapping[str, Any]) -> int:

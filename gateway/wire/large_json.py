@@ -20,9 +20,10 @@ from gateway.wire.json_flaws import Flaw, Malformed, diagnose
 
 PIECE_BYTES = 2**18
 NAME_BYTES_MAX = 2**16
-# What lies around long strings: all that is no string, and the shorter strings.
-_AROUND = re.compile(rb'(?:[^"]++|"[^"\\]{0,1024}+(?:\\.[^"\\]{0,128}+){0,512}+")*+', re.DOTALL)
-_INSIDE = re.compile(rb'(?:[^"\\]++|\\(?:[^u]|u.{4}))*+', re.DOTALL)
+# What lies around long strings: all that is no string, and the shorter strings. Groups are repeated inside of atomic
+# ones: before Python 3.11.5 a possessive repetition of a group keeps what its last, failed turn had matched.
+_AROUND = re.compile(rb'(?>(?:[^"]++|"[^"\\]{0,1024}+(?>(?:\\.[^"\\]{0,128}+){0,512})")*)', re.DOTALL)
+_INSIDE = re.compile(rb'(?>(?:[^"\\]++|\\(?:[^u]|u.{4}))*)', re.DOTALL)
 _LOW_SURROGATE = re.compile(rb"\\u[dD][c-fC-F][0-9a-fA-F]{2}")
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _SPACE = re.compile(rb"[ \t\n\r]*")

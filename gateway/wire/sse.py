@@ -18,6 +18,7 @@ from gateway.wire.answers import (
     STATUS_UNKNOWN,
     InBandError,
     Usage,
+    is_delta_given_up,
     is_given_up,
     read_error,
     read_response_head,
@@ -47,6 +48,7 @@ _END = {
     Dialect.RESPONSES: frozenset({b"response.completed", b"response.incomplete", b"response.failed"}),
 }
 _FAILED = b"response.failed"
+_LAST_DELTA = b"message_delta"
 
 
 @dataclass(slots=True)
@@ -216,10 +218,15 @@ class StreamTap:
         if kind == _FAILED and self.error is None:
             # It is the dialect's own word for a failure and passes as it is, so it never opens with an error.
             self.error = InBandError(STATUS_UNKNOWN, event.data)
-        if self._dialect is Dialect.OPENAI and is_given_up(event.data):
+        if self._is_given_up(kind, event.data):
             self.given_up = True
         if b'"error"' in event.data or _USAGE.search(event.data):
             self._read_value(event.data, is_first=is_first)
+
+    def _is_given_up(self, kind: bytes | None, data: bytes) -> bool:
+        if self._dialect is Dialect.ANTHROPIC:
+            return kind == _LAST_DELTA and is_delta_given_up(data)
+        return self._dialect is Dialect.OPENAI and is_given_up(data)
 
     def _read_value(self, data: bytes, *, is_first: bool) -> None:
         value = _decoded(data)

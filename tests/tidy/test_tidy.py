@@ -53,6 +53,12 @@ def test_no_absolute_path_of_a_machine_and_no_package_index_is_named():
     assert {name(path) for path in TEXTS if marks.search(path.read_text())} == set()
 
 
+def test_no_pattern_repeats_a_group_possessively():
+    """Before Python 3.11.5 such a repetition matches too much: it keeps what its last, failed turn had matched."""
+    possessive = re.compile(r"(?<!\\)\)(?:[*+?]|\{[0-9,]*\})" + r"\+")
+    assert {name(path) for path in MODULES if possessive.search(path.read_text())} == set()
+
+
 def test_unit_and_property_tests_never_sleep():
     sleeps = re.compile(r"time\.sleep\(|asyncio\.sleep\((?!0\))")
     quick = [path for path in TRACKED if name(path).startswith(("tests/unit/", "tests/property/"))]

@@ -130,7 +130,8 @@ async def test_a_large_body_is_judged_and_rewritten_outside_the_loop(tmp_path, m
 
         return noted
 
-    for owner, name in ((requests, "read"), (requests, "judge"), (requests.Call, "rewritten")):
+    steps = ((requests, "read"), (requests, "read_quickly"), (requests, "judge"), (requests.Call, "rewritten"))
+    for owner, name in steps:
         monkeypatch.setattr(owner, name, noting(getattr(owner, name)))
     async with ScriptedEngine(answers.completion()) as engine, running(tmp_path, engine) as gateway:
         content = [{"role": "user", "content": "x" * characters}]

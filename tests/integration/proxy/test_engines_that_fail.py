@@ -95,6 +95,27 @@ async def test_a_gateway_without_a_file_left_blames_no_engine(tmp_path, path, of
         assert (await gateway.chat()).status == 200
 
 
+async def test_a_count_that_wants_a_file_blames_no_engine(tmp_path):
+    pools = {"chat": {"models": [MODEL], "tokenizer": {"kind": "engine"}}}
+    answer, count = answers.completion(), answers.json_answer({"count": 7})
+    script = answers.by_request(lambda asked: count if asked.path == "/tokenize" else answer)
+    async with (
+        ScriptedEngine(script) as engine,
+        running(tmp_path, engine, pools=pools) as gateway,
+        gateway.client() as client,
+    ):
+        await client.get("/v1/models")
+        await client.read_answer()
+        await engine.cut_connections()
+        with no_file_left():
+            for _ in range(SILENT_MAX):
+                await client.post(CHAT, a_chat())
+                refused = await client.read_answer()
+                assert (refused.status, refused.header("x-gateway-reason")) == (503, "overloaded")
+        assert gateway.gateway.rooms.watches["a"].health.is_up
+        assert (await gateway.chat()).status == 200
+
+
 @BOTH
 @pytest.mark.parametrize(
     "script",

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.server import unadmitted
 from gateway.testing import answers
-from gateway.testing.dialect_answers import message_events
+from gateway.testing.dialect_answers import a_message, message_events
 from gateway.testing.harness import MODEL, running
 from gateway.testing.scripted_engine import ScriptedEngine
 
@@ -39,6 +39,18 @@ async def test_a_refusal_wears_the_envelope_of_the_route(tmp_path, members, refu
     assert value["error"]["details"]["reason"] == answer.header("x-gateway-reason") == reason
     assert value["request_id"] == answer.header("x-request-id") == answer.header("request-id")
     assert not engine.posts
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_message_that_the_engine_gives_up_passes_as_it_is_and_counts_as_the_engines_error(tmp_path, stream):
+    whole = {name: value for name, value in a_message().items() if name != "stop_reason"}
+    events = [event.replace(b'"end_turn"', b"null") for event in message_events("Hel")]
+    script = answers.stream_of(*events) if stream else answers.json_answer(whole)
+    async with ScriptedEngine(script) as engine, running(tmp_path, engine) as gateway:
+        answer = await gateway.ask(MESSAGES, a_body(stream=stream))
+        assert (answer.status, b"Hel" in answer.body) == (200, True)
+        assert await gateway.metric("gateway_requests_total", outcome="engine_error") == 1
+        assert await gateway.metric("gateway_requests_total") == 1
 
 
 @pytest.mark.parametrize("path", [MESSAGES, COUNT])

@@ -7,6 +7,8 @@ import json
 from contextlib import asynccontextmanager
 from functools import partial
 
+import pytest
+
 from gateway.cli.recent import Recent
 from gateway.cli.status import render
 from gateway.core.plan import LongPrefill, LongPrefillMode, SlotBudget
@@ -94,8 +96,12 @@ async def test_what_would_steer_the_engine_is_in_no_part_and_no_question(tmp_pat
         assert not any(steering.keys() & json.loads(request.body).keys() for request in engine.posts)
 
 
-async def test_a_slice_that_fails_sends_the_request_whole_and_the_caller_sees_nothing_of_it(tmp_path):
-    async with engine_that(answers.error(500)) as engine, slicing(tmp_path, engine) as gateway:
+GIVEN_UP = answers.json_answer({"choices": [{"text": "", "finish_reason": "abort"}]})
+
+
+@pytest.mark.parametrize("script", [answers.error(500), GIVEN_UP])
+async def test_a_slice_that_fails_sends_the_request_whole_and_the_caller_sees_nothing_of_it(tmp_path, script):
+    async with engine_that(script) as engine, slicing(tmp_path, engine) as gateway:
         assert (await gateway.ask("/v1/completions", BODY)).status == 200
         assert [is_slice(request) for request in engine.posts] == [False, True, False]
         assert await gateway.metric("gateway_slices_total", result="failed") == 1

@@ -11,7 +11,16 @@ from structlog.testing import capture_logs
 
 from gateway.core.types import EngineLimits
 from gateway.engines.health import FAILED_MAX, SILENT_MAX, State
-from gateway.engines.target import Answer, Carrier, EngineSilent, EngineUnreachable, Scheduling, Target, Timeouts
+from gateway.engines.target import (
+    Answer,
+    Carrier,
+    EngineNotAsked,
+    EngineSilent,
+    EngineUnreachable,
+    Scheduling,
+    Target,
+    Timeouts,
+)
 from gateway.engines.watch import (
     CARDS_INTERVAL_S,
     CRASH_PAUSE_S,
@@ -356,6 +365,16 @@ async def test_an_engine_that_only_fails_what_callers_ask_stays_in_service():
     await watched.watch.look()
     assert watched.state is State.UP
     assert not watched.watch.health.is_suspected
+
+
+async def test_a_suspected_engine_that_could_not_be_asked_is_not_convicted():
+    watched = Watched()
+    await watched.watch.look()
+    for _ in range(FAILED_MAX):
+        watched.watch.failed()
+    watched.engine.answers["/v1/completions"] = EngineNotAsked()
+    await watched.watch.look()
+    assert (watched.state, watched.watch.health.is_suspected) == (State.UP, True)
 
 
 async def test_an_engine_that_fails_again_and_again_comes_back_when_it_generates():

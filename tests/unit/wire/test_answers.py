@@ -64,6 +64,7 @@ def test_a_count_that_no_context_can_hold_is_no_count(tokens: Any) -> None:
 
 def test_a_later_usage_updates_only_what_it_says() -> None:
     assert Usage(5, 1, 2).updated(Usage(None, 9, None)) == Usage(5, 9, 2)
+    assert Usage(0, 0, 0).updated(Usage()) == Usage(0, 0, 0)
 
 
 @pytest.mark.parametrize(

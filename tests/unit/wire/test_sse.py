@@ -101,6 +101,15 @@ def test_a_zero_unsays_no_count() -> None:
     assert fed(zeros, cached).usage == fed(cached, zeros).usage == Usage(5, 7, 4)
 
 
+@pytest.mark.parametrize("reason", [None, "end_turn"])
+def test_a_message_that_the_engine_gave_up_has_no_stop_reason(reason: str | None) -> None:
+    start = named("message_start", {"type": "message_start", "message": {"stop_reason": None, "usage": {}}})
+    delta = named("message_delta", {"type": "message_delta", "delta": {"stop_reason": reason}, "usage": {}})
+    stop = named("message_stop", {"type": "message_stop"})
+    tap = fed(start, delta, stop, dialect=Dialect.ANTHROPIC)
+    assert (tap.ended, tap.given_up) == (True, reason is None)
+
+
 @pytest.mark.parametrize("reason", ["abort", "error"])
 @pytest.mark.parametrize("spelling", [(", ", ": "), (",", ":")])
 def test_an_answer_that_the_engine_gave_up_is_known_by_its_finish_reason(
