@@ -18,7 +18,7 @@ from bench.errors import TargetUnreachableError
 
 PROMPT_TOKENS_MAX = 65_536
 LENGTHS_MIN = 3
-ROUNDS_MAX = 8
+ROUNDS_MAX = 16
 REQUEST_S_MAX = 30.0
 WARM_UP_S_MAX = 60.0  # kernels are compiled at their first use
 PREFILL_OUTPUT_TOKENS = 2  # with one alone, token and end come as one, and a text that is held back shows no time

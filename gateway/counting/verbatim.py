@@ -20,37 +20,11 @@ _TESTS_OF_KIND = frozenset(
 # None of them marks a text as safe, beside which other text would be escaped, and none draws lots.
 _FILTERS = frozenset(
     {
-        *(
-            "trim",
-            "tojson",
-            "length",
-            "count",
-            "upper",
-            "lower",
-            "capitalize",
-            "title",
-            "string",
-            "int",
-            "join",
-            "replace",
-        ),
-        *(
-            "first",
-            "last",
-            "list",
-            "items",
-            "default",
-            "d",
-            "map",
-            "select",
-            "selectattr",
-            "reject",
-            "rejectattr",
-            "indent",
-        ),
-        *("sort", "unique", "dictsort", "round", "abs"),
+        "abs", "capitalize", "count", "d", "default", "dictsort", "first", "indent", "int", "items", "join", "last",
+        "length", "list", "lower", "map", "reject", "rejectattr", "replace", "round", "select", "selectattr", "sort",
+        "string", "title", "tojson", "trim", "unique", "upper",
     }
-)
+)  # fmt: skip
 # What a loop says of itself that holds no message.
 _LOOP_MEMBERS = frozenset({"index", "index0", "revindex", "revindex0", "first", "last", "length", "depth", "depth0"})
 # They give the hour, chance, or what a block wrote.

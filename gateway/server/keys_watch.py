@@ -1,7 +1,7 @@
 """A file of keys, looked at again and again: keys that change are in force within 2 s.
 
-Owns when the file counts as changed, and that a bad one changes nothing: it is logged, and the last good keys stay in
-force. Reads in a thread.
+Owns when the file counts as changed, which is once it stands still: half of what is being written may read as keys that
+are fewer. A bad one changes nothing: it is logged, and the last good keys stay in force. Reads in a thread.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import structlog
 from gateway.observe.metrics import Reloaded
 from gateway.strict_yaml import ConfigError
 
-LOOK_EVERY_S = 1.0
+LOOK_EVERY_S = 0.5
 
 Stamp = tuple[int, int, int]
 K = TypeVar("K")
@@ -46,13 +46,16 @@ class KeysWatch(Generic[K]):
 
     async def run(self) -> None:
         """Look until cancelled. The first look loads too: the file may have changed since the start read it."""
-        seen = await asyncio.to_thread(stamp_of, self._path())
+        seen = last = await asyncio.to_thread(stamp_of, self._path())
         is_first = True
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
             # Taken before the file is read: a change in between is found at the next look.
             path = self._path()
             stamp = await asyncio.to_thread(stamp_of, path)
+            stands_still, last = stamp == last, stamp
+            if not stands_still:
+                continue
             if path is not None and (stamp != seen or is_first):
                 async with self._one_at_a_time:
                     await self._reload(is_news=stamp != seen)

@@ -156,6 +156,19 @@ def held(script: Script, release: asyncio.Event) -> Script:
     return waiting
 
 
+def until_some_waits(is_some_waiting: Callable[[], bool]) -> Script:
+    """Stream until the gateway holds some of it for its client, then end: the answer is over, and its bytes are not."""
+
+    async def script(_request: SeenRequest, wire: Wire) -> None:
+        await wire.send(STREAM_HEAD)
+        while not is_some_waiting():
+            await wire.send(chunk(token("x" * 30_000)))
+            await asyncio.sleep(0)
+        await wire.send(chunk(DONE) + CHUNKS_END)
+
+    return script
+
+
 def step_by_step(steps: asyncio.Queue[bytes | None]) -> Script:
     """Write what the test puts into the queue, when it puts it; None ends the script."""
 

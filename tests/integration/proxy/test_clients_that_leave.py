@@ -249,19 +249,6 @@ async def test_a_client_that_vanishes_without_a_word_is_noticed_in_any_phase(tmp
         assert await gateway.metric("gateway_requests_total", outcome="client_gone") == 4
 
 
-def until_unsent(connections):
-    """A stream that ends as soon as some of it waits for the client: its answer is over, and its bytes are not."""
-
-    async def script(_request, wire):
-        await wire.send(answers.STREAM_HEAD)
-        while not any(each.transport.get_write_buffer_size() for each in connections):
-            await wire.send(answers.chunk(answers.token("x" * 30_000)))
-            await asyncio.sleep(0)
-        await wire.send(answers.chunk(answers.DONE) + answers.CHUNKS_END)
-
-    return script
-
-
 LARGE = answers.plain(200, b"[" + b" " * (6 << 20) + b"]", "application/json")
 LONG = answers.stream_of(*(answers.token("x" * 60_000) for _ in range(100)), *answers.events_of("end"))
 
@@ -279,7 +266,7 @@ async def test_who_takes_an_answer_slowly_gets_all_of_it_however_long_it_takes(t
         await gateway.until(lambda: len(front.connections) == 1)
         (connection,) = front.connections
         if answer == "whose connection is over":
-            engine.script = until_unsent([connection])
+            engine.script = answers.until_some_waits(lambda: connection.transport.get_write_buffer_size() > 0)
         await client.post(CHAT, a_chat(stream=answer != "whole"))
         if answer == "whose connection is over":
             await gateway.until_metric("gateway_requests_total", 1, outcome="completed")

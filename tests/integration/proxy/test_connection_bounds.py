@@ -178,13 +178,7 @@ async def test_who_does_not_take_the_end_of_its_answer_keeps_no_connection(tmp_p
     """So little is left that nothing waits for it: its answer has ended, and the connection is only kept or closed."""
     connections = set()
 
-    async def script(_request, wire):
-        await wire.send(answers.STREAM_HEAD)
-        while not any(each.transport.get_write_buffer_size() for each in connections):
-            await wire.send(answers.chunk(answers.token("x" * 30_000)))
-            await asyncio.sleep(0)
-        await wire.send(answers.chunk(answers.DONE) + answers.CHUNKS_END)
-
+    script = answers.until_some_waits(lambda: any(each.transport.get_write_buffer_size() for each in connections))
     limits = {"keepalive_s": keepalive_s, "client_stall_s": 0.2}
     async with (
         ScriptedEngine(script) as engine,
