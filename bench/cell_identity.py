@@ -18,8 +18,10 @@ def identity(plan: CellPlan, seen: Seen) -> dict[str, Any]:
     """The identity fields of run.json."""
     said: dict[str, Any] = {name: plan.metadata[name] for name in STATED if name in plan.metadata}
     said.setdefault("tokenizer_revision", f"sha256:{plan.tokenizer.sha256}")
-    # Of the engines where they are known: a gateway here may have its engines elsewhere.
-    if hardware.is_this_machine(plan.target.metrics_urls.values() or [plan.target.base_url]):
+    # Of the engines where they are known: a gateway here may have its engines elsewhere. Loopback may be a forwarded
+    # port: whoever states the hardware knows better.
+    urls = plan.target.metrics_urls.values() or [plan.target.base_url]
+    if "hardware_id" not in said and hardware.is_this_machine(urls):
         said |= hardware.of_this_machine()
     read = {
         "policy_sha256": next(iter(policies(seen)), None),

@@ -14,7 +14,8 @@ from bench.commands.arguments import say
 from bench.errors import TargetUnreachableError, UsageError
 from bench.manifest import differences, drafting, gateway_files, heard, rollback, sealed
 from bench.manifest.differences import Difference, shown
-from bench.manifest.drafting import Draft, Seen
+from bench.manifest.draft import Draft
+from bench.manifest.drafting import Seen
 from bench.manifest.gateway_files import Configured
 from bench.manifest.ops import RefusedError
 from bench.manifest.schema import HealthProbe, Manifest
@@ -115,8 +116,9 @@ def _seen(folder: Path, draft: Draft, configured: Configured, pool: str, baselin
     probe = draft.health_probe or (None if baseline is None else baseline.health_probe) or _USUAL_PROBE
     stated = configured.engines(pool)
     logs = {name: heard.log(folder / path) for name, path in draft.engine_logs.items()}
+    keys = gateway_files.keys_of(configured.text)
     engines = {
-        name: heard.engine(str(stated[name]["url"]).rstrip("/"), probe, logs.get(name))
+        name: heard.engine(str(stated[name]["url"]).rstrip("/"), probe, logs.get(name), keys.get(name))
         for name in drafting.target_of(draft, configured, pool, baseline)
     }
     policy = configured.policy_file

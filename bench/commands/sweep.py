@@ -22,6 +22,7 @@ from bench.local_gateway import Callers, LocalGateway, base_of_engine, fresh_cal
 from bench.order import Cell
 from bench.plans import classes_of
 from bench.records import comparison, stored
+from bench.records.hold import held
 from bench.records.run import new_run_id
 from bench.records.store import RunFolder
 from bench.report import material, scorecard
@@ -141,11 +142,19 @@ class _Work:
             printed=self.printed,
             model=str(self.sweep.load["model"]),
             key=_engine_key(self.sweep),
+            folder=self.sweep.folder,
         )
 
     def _try_policy(self, gateway: LocalGateway) -> None:
-        """A policy that no gateway starts with would void every run, one engine start after another."""
-        with gateway.serving("trial", str(self.sweep.settings.policy), self._base({}), without_engine=True):
+        """A policy that no gateway starts with would void every run, one engine start after another.
+
+        Another session's gateway reads the same keys: where one goes on, this one ends here and changes none.
+        """
+        policy = str(self.sweep.settings.policy)
+        with (
+            held(self.folder / campaign_plan.FILE),
+            gateway.serving("trial", policy, self._base({}), without_engine=True),
+        ):
             pass
 
     def _before(self, gateway: LocalGateway | None) -> Before:
@@ -232,6 +241,7 @@ def _plan(sweep: Sweep, printed: Help, command: Sequence[str]) -> SweepPlan:
         command=list(command),
         settings=sweep.settings,
         load=dict(sweep.load),
+        folder=sweep.folder,
         unknown={name: unknown for name, unknown in found.items() if unknown},
         engine_help_sha256=hashlib.sha256(printed.text.encode()).hexdigest(),
     )
@@ -241,7 +251,7 @@ def _help_of(sweep: Sweep) -> Help:
     engine = sweep.settings.engine
     commands = help_commands(engine.command, engine.help)
     say(f"asking the engine for its flags: {' '.join(commands[0])}")
-    return printed_help(commands, {**os.environ, **engine.environment}, sweep.where)
+    return printed_help(commands, {**os.environ, **engine.environment}, sweep.where, sweep.folder)
 
 
 def _keep_help(folder: Path, printed: Help) -> None:

@@ -25,12 +25,19 @@ class Gpus:
     _nvml: Any
     _handles: list[Any] = field(default_factory=list)
 
-    def names(self) -> list[str]:
-        """Each device with its memory in whole GiB, in the driver's order."""
-        return [f"{_text(self._nvml.nvmlDeviceGetName(each))}, {self._total_gib(each)} GiB" for each in self._handles]
+    def names(self) -> list[str] | None:
+        """Each device in the driver's order, with its memory in whole GiB; None where the driver does not say."""
+        try:
+            return [f"{_text(self._nvml.nvmlDeviceGetName(each))}{self._memory(each)}" for each in self._handles]
+        except self._nvml.NVMLError:
+            return None
 
-    def _total_gib(self, handle: Any) -> int:
-        return round(int(self._nvml.nvmlDeviceGetMemoryInfo(handle).total) / 1024**3)
+    def _memory(self, handle: Any) -> str:
+        """Nothing of a device that shares the machine's memory: its driver tells none."""
+        try:
+            return f", {round(int(self._nvml.nvmlDeviceGetMemoryInfo(handle).total) / 1024**3)} GiB"
+        except self._nvml.NVMLError:
+            return ""
 
     def used_bytes(self) -> int | None:
         """Memory in use now, of all devices together; None where the driver does not say at the moment."""

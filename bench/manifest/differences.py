@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.manifest.heard import HeardEngine, HeardGateway
-from bench.manifest.schema import Manifest
+from bench.manifest.schema import Engine, Manifest
 
 ABSENT = "(absent)"
+DEFAULT = "(the default: its log does not have it)"
 # What names a manifest or says where a value came from is no setting of what it describes.
 _ABOUT_ITSELF = ("sha256", "made_at", "name", "baseline_sha256", "sources")
 _LONG_CHARS = 60
@@ -49,9 +50,7 @@ def live(
     for name, stated in manifest.engines.items():
         found += [
             Difference(f"engines.{name}.{each.field}", each.stated, each.found)
-            for each in _of_engine(
-                manifest, stated.version, {key: arg.value for key, arg in stated.args.items()}, engines[name]
-            )
+            for each in _of_engine(manifest, stated, engines[name])
         ]
     found += _of_gateway(manifest, gateway)
     if config_sha256 is not None and config_sha256 != manifest.gateway.config_sha256:
@@ -64,8 +63,8 @@ def untold(manifest: Manifest, engines: Mapping[str, HeardEngine]) -> list[str]:
     return [
         f"engines.{name}.args.{key}"
         for name, engine in manifest.engines.items()
-        for key in engine.args
-        if engines[name].problem is None and key not in engines[name].args
+        for key, argument in engine.args.items()
+        if engines[name].problem is None and key not in engines[name].args and not engines[name].leaves_out(argument)
     ]
 
 
@@ -76,21 +75,24 @@ def shown(value: Any) -> str:
     return f"{first[:_LONG_CHARS]}…" if more or len(first) > _LONG_CHARS else first
 
 
-def _of_engine(manifest: Manifest, version: str, args: Mapping[str, Any], heard: HeardEngine) -> Iterator[Difference]:
+def _of_engine(manifest: Manifest, stated: Engine, heard: HeardEngine) -> Iterator[Difference]:
     if heard.problem is not None:
         yield Difference("health", "well", heard.problem)
         return
-    if heard.version != version:
-        yield Difference("version", version, heard.version or ABSENT)
+    if heard.version != stated.version:
+        yield Difference("version", stated.version, heard.version or ABSENT)
     if manifest.model.name not in heard.models:
         yield Difference("model", manifest.model.name, ", ".join(heard.models) or ABSENT)
     if heard.model_revision is not None and heard.model_revision != manifest.model.revision:
         yield Difference("model.revision", manifest.model.revision, heard.model_revision)
     for name, argument in heard.args.items():
-        if name in args and not _same(args[name], argument.value):
-            yield Difference(f"args.{name}", args[name], argument.value)
-        elif name not in args:
+        if name not in stated.args:
             yield Difference(f"args.{name}", ABSENT, argument.value)
+        elif not _same(stated.args[name].value, argument.value):
+            yield Difference(f"args.{name}", stated.args[name].value, argument.value)
+    for name, argument in stated.args.items():
+        if name not in heard.args and heard.leaves_out(argument):
+            yield Difference(f"args.{name}", argument.value, DEFAULT)
 
 
 def _of_gateway(manifest: Manifest, heard: HeardGateway) -> Iterator[Difference]:

@@ -8,87 +8,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Any
-
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from typing import Any
 
 from bench.errors import UsageError
+from bench.manifest.draft import ARGUMENTS, HOW, Draft
 from bench.manifest.gateway_files import Configured
 from bench.manifest.heard import HeardEngine, HeardGateway
-from bench.manifest.schema import (
-    Abort,
-    Argument,
-    Capacity,
-    Digest,
-    HealthProbe,
-    Manifest,
-    Name,
-    Positive,
-    Strict,
-    Url,
-    Words,
-)
-
-_LOG = "engine_logs names the engine's log, or args states it as it was started"
-# The arguments that decide how an engine schedules and how fast it is, and how each is found out.
-ARGUMENTS: Mapping[str, str] = {
-    "max_num_batched_tokens": _LOG,
-    "max_num_seqs": _LOG,
-    "long_prefill_token_threshold": _LOG,
-    "scheduling_policy": _LOG,
-    "max_model_len": "the engine's /v1/models, or args",
-    "dtype": _LOG,
-    "quantization": _LOG,
-    "kv_cache_dtype": "the engine's /metrics (vllm:cache_config_info), or args",
-    "block_size": "the engine's /metrics (vllm:cache_config_info), or args",
-    "gpu_memory_utilization": "the engine's /metrics (vllm:cache_config_info), or args",
-    "tensor_parallel_size": _LOG,
-    "enforce_eager": _LOG,
-}
-_HOW: Mapping[str, str] = {
-    "name": "a word for it, as chat-2026-01",
-    "owner": "who is called when it has to be put back",
-    "deployment_revision": "the commit or chart version of the deployment: `git rev-parse HEAD`, `helm list`",
-    "image_digest": "`docker inspect --format '{{index .RepoDigests 0}}' IMAGE`, or imageID in the pod's status",
-    "model_revision": "the commit of the weights: the engine's `--revision`, or the hub's page of the model",
-    "tokenizer_revision": "the commit of the tokenizer, or `tokenizer_sha256` of a run.json as sha256:…",
-    "speculation": "`none`, or the engine's --speculative-config as it is",
-    "prefix_caching": "true or false: --enable-prefix-caching of the engine, or its /metrics",
-    "health_probe": "{path: /health, within_s: 5}, as the orchestrator probes",
-    "capacity": "{requests_per_s, evidence}: `gateway bench capacity` measures it",
-    "drain_deadline_s": "how long streams may go on once their engine gets nothing new",
-    "abort": "{error_share_max, refused_share_max, ttft_p95_ms_max: {short: 500}}: when a canary is taken back",
-    "pool": "which pool of gateway.yaml this is about",
-}
-
-
-class Draft(BaseModel):
-    """What a user states; paths are from its folder. What is read, or stands in the baseline, may be left out."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    version: Annotated[int, Field(ge=1, le=1)]
-    gateway_config: Path
-    name: Name | None = None
-    owner: Words | None = None
-    deployment_revision: Words | None = None
-    image_digest: Digest | None = None
-    model: Words | None = None
-    model_revision: Words | None = None
-    tokenizer_revision: Words | None = None
-    speculation: Words | None = None
-    prefix_caching: bool | None = None
-    environment: dict[str, str] = {}
-    pool: Name | None = None
-    target: list[Name] = []
-    args: dict[str, JsonValue] = {}
-    engine_logs: dict[Name, Path] = {}
-    ops_url: Url | None = None
-    health_probe: HealthProbe | None = None
-    capacity: Capacity | None = None
-    drain_deadline_s: Positive | None = None
-    abort: Abort | None = None
+from bench.manifest.schema import Argument, Manifest, Strict
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,17 +53,18 @@ def target_of(draft: Draft, configured: Configured, pool: str, baseline: Manifes
 def assembled(draft: Draft, seen: Seen, pool: str, baseline: Manifest | None, made_at: str) -> dict[str, Any]:
     """The fields of a manifest. Raises UsageError naming each one that nobody tells, and how to find it."""
     making = _Making(draft, baseline)
-    model = _one(each.models[0] for each in seen.engines.values() if each.models) or draft.model
+    model = _model(making, seen)
+    making.inherits_not(_of_another(seen, model, baseline))
     fields: dict[str, Any] = {
         "version": 1,
-        "name": making.stated("name", inherits=False),
+        "name": making.stated("name"),
         "made_at": made_at,
         **({} if baseline is None else {"baseline_sha256": baseline.sha256}),
         "owner": making.stated("owner"),
         "deployment_revision": making.stated("deployment_revision"),
         "image_digest": making.stated("image_digest"),
         "model": {
-            "name": model or making.missing("model", "the engine's /v1/models, or the name that it serves under"),
+            "name": model,
             "revision": making.read(
                 "model_revision", _one(each.model_revision for each in seen.engines.values()), "models"
             ),
@@ -146,7 +73,7 @@ def assembled(draft: Draft, seen: Seen, pool: str, baseline: Manifest | None, ma
         "engines": {name: _engine(making, seen, name, pool) for name in seen.engines},
         "prefix_caching": making.read("prefix_caching", _caches(seen), "metrics"),
         "speculation": _speculation(making, seen),
-        "environment": dict(draft.environment),
+        "environment": making.environment(),
         "routing": {"pool": pool, "weights": seen.configured.weights(pool), "target": list(seen.engines)},
         "health_probe": making.stated("health_probe"),
         "capacity": making.stated("capacity"),
@@ -167,18 +94,31 @@ class _Making:
         self.baseline = baseline
         self.sources: dict[str, str] = {}
         self._missing: dict[str, str] = {}
+        self._not_inherited: dict[str, str] = {"name": "its own"}
 
-    def stated(self, name: str, *, inherits: bool = True) -> Any:
+    def inherits_not(self, why: Mapping[str, str]) -> None:
+        """Fields of which the baseline's is not this one's, and why."""
+        self._not_inherited |= why
+
+    def stated(self, name: str) -> Any:
         """What the draft says, else the baseline."""
         value = getattr(self.draft, name)
         if value is not None:
             self.sources[name] = "stated"
             return _plain(value)
-        inherited = _of_baseline(self.baseline, name) if inherits and self.baseline is not None else None
-        if inherited is not None:
-            self.sources[name] = "baseline"
-            return _plain(inherited)
-        return self.missing(name, _HOW[name])
+        inherited = None if self.baseline is None else _of_baseline(self.baseline, name)
+        if inherited is None:
+            return self.missing(name, HOW[name])
+        if name in self._not_inherited:
+            return self.missing(name, f"{self._not_inherited[name]}: {HOW[name]}")
+        self.sources[name] = "baseline"
+        return _plain(inherited)
+
+    def environment(self) -> dict[str, str]:
+        """As stated, else the baseline's; none where neither says any."""
+        if self.draft.environment is None:
+            return {} if self.baseline is None else dict(self.baseline.environment)
+        return dict(self.draft.environment)
 
     def read(self, name: str, value: Any, source: str) -> Any:
         if value is None:
@@ -201,6 +141,33 @@ class _Making:
             raise UsageError(f"not everything is known, and a manifest with holes puts nothing back:\n{lines}")
 
 
+def _model(making: _Making, seen: Seen) -> str | None:
+    """The one that is stated, where all engines serve it; else the first of each, where that is the same."""
+    stated = making.draft.model
+    served = {name: each.models for name, each in seen.engines.items() if each.models}
+    if stated is None:
+        found: str | None = _one(models[0] for models in served.values())
+        return found or making.missing("model", "the engine's /v1/models, or the name that it serves under")
+    for name, models in served.items():
+        if stated not in models:
+            making.missing("model", f"the draft states {stated}, and {name} serves {', '.join(models)}")
+    return stated
+
+
+def _of_another(seen: Seen, model: str | None, baseline: Manifest | None) -> dict[str, str]:
+    """What a candidate cannot have of its baseline: the image of another version, the revisions of another model."""
+    if baseline is None:
+        return {}
+    found: dict[str, str] = {}
+    versions = {engine.version for engine in baseline.engines.values()}
+    if others := sorted({each.version for each in seen.engines.values() if each.version is not None} - versions):
+        found["image_digest"] = f"the baseline's is of {', '.join(sorted(versions))}, and not of {', '.join(others)}"
+    if model not in (None, baseline.model.name):
+        why = f"the baseline's is of {baseline.model.name}, and not of {model}"
+        found |= {"model_revision": why, "tokenizer_revision": why}
+    return found
+
+
 def _engine(making: _Making, seen: Seen, name: str, pool: str) -> dict[str, Any]:
     heard = seen.engines[name]
     if heard.problem is not None:
@@ -208,7 +175,8 @@ def _engine(making: _Making, seen: Seen, name: str, pool: str) -> dict[str, Any]
     stated = {key: {"value": value, "from": "stated"} for key, value in making.draft.args.items()}
     args = stated | {key: each.model_dump(by_alias=True) for key, each in heard.args.items()}
     for key, how in ARGUMENTS.items():
-        if key not in args and (inherited := _argument_of_baseline(making.baseline, key)) is not None:
+        inherited = _argument_of_baseline(making.baseline, key)
+        if key not in args and inherited is not None and not heard.leaves_out(inherited):
             args[key] = {"value": inherited.value, "from": "baseline"}
         if key not in args:
             making.missing(f"engines.{name}.args.{key}", how)
@@ -234,6 +202,8 @@ def _gateway(making: _Making, seen: Seen) -> dict[str, Any]:
         if hashlib.sha256((seen.policy_text or "").encode()).hexdigest() != policy.get("sha256"):
             making.missing("gateway.policy", f"{configured.policy_file} is not what is in force: reload, or undo it")
         policy |= {"file": str(configured.policy_file), "text": seen.policy_text}
+    elif policy and policy["name"] != (named := configured.policy):
+        making.missing("gateway.policy", f"{named} stands in the file, {policy['name']} is in force (serve --policy?)")
     return {
         "version": heard.version,
         "ops_url": seen.ops_url,

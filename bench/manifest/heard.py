@@ -8,7 +8,6 @@ from __future__ import annotations
 import ast
 import http.client
 import json
-import re
 import urllib.error
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,14 +16,14 @@ from typing import Any
 from urllib.request import Request
 
 from bench.direct import direct
+from bench.engine import start_log
 from bench.engine.metrics import parse
 from bench.engine.watch import revision_in
 from bench.errors import UsageError
 from bench.manifest.schema import Argument, HealthProbe
+from bench.secret_names import is_secret
 
 ASK_S_MAX = 10.0
-_ARGS = re.compile(r"non-default args: (\{.*\})\s*$", re.MULTILINE)
-_CONFIG = re.compile(r"Initializing a V1 LLM engine .*? with config: (.*)$", re.MULTILINE)
 # Of the engine's line of configuration, by the argument that decides it.
 _CONFIG_WORDS = {
     "dtype": "dtype",
@@ -49,18 +48,25 @@ _SCHEDULER_WORDS = {
 }
 # Where the log has its line of arguments and they are not in it: vLLM's defaults that no hardware changes.
 _ABSENT_MEANS = {"scheduling_policy": "fcfs", "long_prefill_token_threshold": 0}
-_SECRET = re.compile(r"api_key|hf_token|password|secret")  # the log has some of them as they are
 
 
 @dataclass(frozen=True, slots=True)
 class HeardEngine:
-    """args: in force, and who says so. problem: why it is not well; None: it is."""
+    """args: in force, and who says so. problem: why it is not well; None: it is.
+
+    log_was_read: what it was started with was seen.
+    """
 
     problem: str | None
     version: str | None = None
     models: tuple[str, ...] = ()
     model_revision: str | None = None
     args: Mapping[str, Argument] = field(default_factory=dict)
+    log_was_read: bool = False
+
+    def leaves_out(self, argument: Argument) -> bool:
+        """Whether an argument that nothing tells any more is at its default: a log had it, which has no defaults."""
+        return self.log_was_read and argument.source == "log"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +80,16 @@ class HeardGateway:
     engines: Mapping[str, Mapping[str, Any]] | None = None
 
 
-def engine(url: str, probe: HealthProbe, log_text: str | None = None) -> HeardEngine:
-    """log_text: of this engine's own log, where that is to be had."""
+def engine(url: str, probe: HealthProbe, log_text: str | None = None, key: str | None = None) -> HeardEngine:
+    """log_text: of this engine's own log, where that is to be had. key: that its pages want."""
     problem = _unwell(url, probe)
-    version = _object(f"{url}/version").get("version")
-    cards = [each for each in _object(f"{url}/v1/models").get("data") or [] if isinstance(each, dict) and "id" in each]
+    version = _object(f"{url}/version", key).get("version")
+    listed = _object(f"{url}/v1/models", key).get("data") or []
+    cards = [each for each in listed if isinstance(each, dict) and "id" in each]
     # Later ones go before earlier ones: an engine that runs knows better than what it was started with.
     args = {} if log_text is None else of_log(log_text)
-    args |= of_server_info(_object(f"{url}/server_info?config_format=json"))
-    args |= of_metrics(_page(f"{url}/metrics") or "")
+    args |= of_server_info(_object(f"{url}/server_info?config_format=json", key))
+    args |= of_metrics(_page(f"{url}/metrics", key) or "")
     if cards and isinstance(context := cards[0].get("max_model_len"), int):
         args["max_model_len"] = _argument(context, "models")
     return HeardEngine(
@@ -91,6 +98,7 @@ def engine(url: str, probe: HealthProbe, log_text: str | None = None) -> HeardEn
         models=tuple(str(each["id"]) for each in cards),
         model_revision=next((found for each in cards if (found := revision_in(str(each.get("root"))))), None),
         args=args,
+        log_was_read=log_text is not None and start_log.arguments(log_text) is not None,
     )
 
 
@@ -118,14 +126,11 @@ def log(path: Path) -> str:
 
 def of_log(text: str) -> dict[str, Argument]:
     """The arguments that an engine's log tells of its last start."""
-    found: dict[str, Argument] = {}
-    for line in _CONFIG.findall(text)[-1:]:
-        for name, word in _CONFIG_WORDS.items():
-            if one := re.search(rf"(?:^|[ (]){word}=([^,\s()]+)", line):
-                found[name] = _argument(_literal(one[1]), "log")
-    for line in _ARGS.findall(text)[-1:]:
-        said = {**_ABSENT_MEANS, **_stated(line)}
-        found |= {name: _argument(value, "log") for name, value in said.items() if not _SECRET.search(name)}
+    words = {name: start_log.config_word(text, word) for name, word in _CONFIG_WORDS.items()}
+    found = {name: _argument(_literal(word), "log") for name, word in words.items() if word is not None}
+    if (asked := start_log.arguments(text)) is not None:
+        said = {**_ABSENT_MEANS, **asked}  # some secrets as they are
+        found |= {name: _argument(value, "log") for name, value in said.items() if not is_secret(name)}
     return found
 
 
@@ -153,16 +158,6 @@ def of_metrics(text: str) -> dict[str, Argument]:
 
 def _argument(value: Any, source: str) -> Argument:
     return Argument.model_validate({"value": value, "from": source})
-
-
-def _stated(line: str) -> dict[str, Any]:
-    """The dictionary as the log has it; where an argument is an object of vLLM's own, those that are plain words."""
-    try:
-        said = ast.literal_eval(line)
-    except (ValueError, SyntaxError):
-        pairs = re.findall(r"'(\w+)': ('(?:[^'\\]|\\.)*'|True|False|None|-?[\d.]+)(?=[,}])", line)
-        return {name: _literal(text.strip("'")) for name, text in pairs}
-    return json.loads(json.dumps(said, default=str)) if isinstance(said, dict) else {}
 
 
 def _literal(text: str) -> Any:

@@ -45,6 +45,11 @@ def weights_of_the_file(place: Place, pool: str) -> None:
     _asked(place, "/api/route", {"pool": pool, "rollback": True})
 
 
+def shift(place: Place, pool: str, weights: Mapping[str, float]) -> None:
+    """Give engines other weights than the file's. Raises RefusedError."""
+    _asked(place, "/api/route", {"pool": pool, "weights": dict(weights)})
+
+
 def end(place: Place, pool: str, engines: list[str]) -> int:
     """End what engines without a share still have; how many requests. Raises RefusedError."""
     return int(_asked(place, "/api/route", {"pool": pool, "end": engines})["ended"])
@@ -54,6 +59,15 @@ def pools(place: Place) -> Mapping[str, Mapping[str, Any]]:
     """By name, as /api/state has them."""
     found: Mapping[str, Mapping[str, Any]] = _asked(place, "/api/state?promises=off")["pools"]
     return found
+
+
+def shifted(pools: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+    """The weights of the pools whose own are not the file's."""
+    return {
+        pool: {name: engine["weight"] for name, engine in of_pool["engines"].items()}
+        for pool, of_pool in pools.items()
+        if of_pool["shifted"]
+    }
 
 
 def running(pools: Mapping[str, Mapping[str, Any]]) -> dict[tuple[str, str], int]:

@@ -6,6 +6,7 @@ Owns when the switch comes, and that what was found is put back afterwards, what
 from __future__ import annotations
 
 import asyncio
+import shutil
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -50,7 +51,7 @@ class Rehearsal:
     def run(self, plan: CellPlan, folder: Path) -> CellResult:
         """What was found is back in any case. Raises RefusedError, UsageError and TargetUnreachableError."""
         ours = {**self._files(self.candidate), **self._files(self.baseline)}
-        found = gateway_files.as_found(list(ours))
+        found, shifted = gateway_files.as_found(list(ours)), ops.shifted(ops.pools(self.place))
         _keep(found, folder)
         with ToldToEnd() as told:
             try:
@@ -61,13 +62,13 @@ class Rehearsal:
                     result = run_cell(plan, folder, progress.say, progress.watch, self._beside)
                 self._ask(result.records)
             finally:
-                self._put_back(found)
+                self._put_back(found, shifted)
         return result
 
-    def _put_back(self, found: Mapping[Path, bytes | None]) -> None:
+    def _put_back(self, found: Mapping[Path, bytes | None], shifted: Mapping[str, Mapping[str, float]]) -> None:
         """The files in any case; that the gateway does not take them is told with what was seen."""
         try:
-            rollback.put_back(found, self.place)
+            rollback.put_back(found, shifted, self.place)
         except _FAILURES as error:
             self.not_put_back = f"what was found is not in force again: {error}"
 
@@ -103,7 +104,8 @@ class Rehearsal:
             problems = [f"{path} is not in force before the gateway's restart" for path in needs_restart]
             self.switch = switch = replace(switch, in_force_ms=_since(started_at), problems=problems)
             seen = rollback.drained(self.place, self.baseline, self._stopped)
-            self.switch = switch = replace(switch, drained_ms=_since(started_at), ended=seen.ended, left=seen.left)
+            drained_ms = None if seen.left else _since(started_at)
+            self.switch = switch = replace(switch, drained_ms=drained_ms, ended=seen.ended, left=seen.left)
             if not self._stopped.is_set():
                 held = rollback.held_against(self.baseline, self.place, self.logs)
                 found = [f"{each.field} is {each.found}, not {each.stated}" for each in held.differing]
@@ -140,6 +142,10 @@ def _since(started_at: float) -> float:
 
 def _keep(found: dict[Path, bytes | None], folder: Path) -> None:
     """For whoever has to put it back where this process cannot any more."""
-    for path, raw in found.items():
+    for number, (path, raw) in enumerate(found.items()):
         if raw is not None:
-            (folder / f"found-{path.name}").write_bytes(raw)
+            copy = folder / f"found-{path.name}"
+            # Two policies of different folders may have one name.
+            copy = folder / f"found-{number}-{path.name}" if copy.exists() else copy
+            copy.write_bytes(raw)
+            shutil.copymode(path, copy)

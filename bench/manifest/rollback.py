@@ -45,8 +45,8 @@ def put_in_force(files: Mapping[Path, bytes], place: Place, pool: str) -> tuple[
     What was there before is put back then. Raises TargetUnreachableError in the same way.
     """
     before = gateway_files.as_found(list(files))
-    gateway_files.put(files)
     try:
+        gateway_files.put(files)
         needs_restart = ops.reload(place)
         ops.weights_of_the_file(place, pool)
     except BaseException:
@@ -55,10 +55,12 @@ def put_in_force(files: Mapping[Path, bytes], place: Place, pool: str) -> tuple[
     return needs_restart
 
 
-def put_back(before: Mapping[Path, bytes | None], place: Place) -> None:
-    """As it was found. Raises RefusedError and TargetUnreachableError."""
+def put_back(before: Mapping[Path, bytes | None], shifted: Mapping[str, Mapping[str, float]], place: Place) -> None:
+    """As it was found. shifted: by pool, the weights that were not the file's. Raises as `put_in_force` does."""
     gateway_files.put(before)
     ops.reload(place)
+    for pool, weights in shifted.items():
+        ops.shift(place, pool, weights)
 
 
 def wait_until_up(place: Place, pool: str, engines: list[str], s_max: float = UP_S_MAX) -> list[str]:
@@ -103,8 +105,9 @@ class HeldAgainst:
 
 def held_against(manifest: Manifest, place: Place, logs: Mapping[str, str]) -> HeldAgainst:
     """logs: of engines, by name, as far as they are to be had."""
+    keys = gateway_files.keys_of(manifest.gateway.config)
     engines = {
-        name: heard.engine(engine.url, manifest.health_probe, logs.get(name))
+        name: heard.engine(engine.url, manifest.health_probe, logs.get(name), keys.get(name))
         for name, engine in manifest.engines.items()
     }
     gateway = heard.gateway(place.ops_url, manifest.routing.pool, place.token)
@@ -116,8 +119,9 @@ def held_against(manifest: Manifest, place: Place, logs: Mapping[str, str]) -> H
 def perform(manifest: Manifest, place: Place, logs: Mapping[str, str], say: Say) -> bool:
     """Put the manifest's state back, step by step; whether all of it is in force. Raises what keeps it from it."""
     say("1/6 the baseline's engines answer")
+    keys = gateway_files.keys_of(manifest.gateway.config)
     for name, engine in manifest.engines.items():
-        found = heard.engine(engine.url, manifest.health_probe)
+        found = heard.engine(engine.url, manifest.health_probe, key=keys.get(name))
         if found.problem is not None:
             raise UsageError(f"{name}: {found.problem}. Nothing was changed: start it first, with the manifest's args.")
     files = gateway_files.of_manifest(manifest.gateway, place.file)
@@ -126,8 +130,12 @@ def perform(manifest: Manifest, place: Place, logs: Mapping[str, str], say: Say)
         say(f"    {copy}")
     say(f"3/6 {', '.join(map(str, files))} as the manifest has them; the gateway reloads")
     needs_restart = put_in_force(files, place, manifest.routing.pool)
+    for path in needs_restart:
+        say(f"    {path}: is not in force before the gateway's restart")
     say(f"4/6 new requests go to {', '.join(manifest.routing.target)}, once the gateway finds them up")
-    down = wait_until_up(place, manifest.routing.pool, list(manifest.routing.target))
+    if down := wait_until_up(place, manifest.routing.pool, list(manifest.routing.target)):
+        say(f"    {', '.join(down)}: not up at the gateway. Nothing is ended: what other engines still have may finish")
+        return False
     say(f"5/6 other engines may finish what they have for {manifest.drain_deadline_s:g} s")
     seen = drained(place, manifest, Event())
     say(f"    idle after {seen.took_s:.1f} s; {seen.ended} requests were ended at the deadline, {seen.left} are left")
@@ -135,23 +143,15 @@ def perform(manifest: Manifest, place: Place, logs: Mapping[str, str], say: Say)
     held = held_against(manifest, place, logs)
     for each in held.differing:
         say(f"    {each.field}: {differences.shown(each.stated)} stated, {differences.shown(each.found)} found")
-    for path in needs_restart:
-        say(f"    {path}: is not in force before the gateway's restart")
     if held.untold:
         say(f"    nothing that runs tells: {', '.join(held.untold)}")
-    return not (down or seen.left or held.differing or needs_restart)
+    return not (seen.left or held.differing or needs_restart)
 
 
 def _kept(files: Mapping[Path, bytes]) -> list[Path]:
     """Copies of what lies there now, beside it. Raises UsageError."""
-    kept = []
-    for path, raw in gateway_files.as_found(list(files)).items():
-        if raw is None:
-            continue
-        copy = path.with_name(f"{path.name}.before-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}")
-        gateway_files.put({copy: raw})
-        kept.append(copy)
-    return kept
+    word = f"before-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
+    return [gateway_files.kept_beside(path, word) for path in files if path.exists()]
 
 
 def _serving(manifest: Manifest) -> set[tuple[str, str]]:
@@ -161,4 +161,7 @@ def _serving(manifest: Manifest) -> set[tuple[str, str]]:
 
 
 def _left(place: Place, serving: set[tuple[str, str]]) -> dict[tuple[str, str], int]:
-    return {each: number for each, number in ops.running(ops.pools(place)).items() if number and each not in serving}
+    """How many requests each engine has that is withdrawn. Another pool's may be taken in by a shift of that pool."""
+    pools = ops.pools(place)
+    taken_in = {(pool, name) for pool, weights in ops.shifted(pools).items() for name, each in weights.items() if each}
+    return {each: number for each, number in ops.running(pools).items() if number and each not in serving | taken_in}

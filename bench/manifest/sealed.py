@@ -19,6 +19,7 @@ from bench.manifest.schema import Manifest
 from bench.strict_yaml import read, validated
 
 _FIRST_LINE = re.compile(rb"sha256: ([0-9a-f]{64})\n")
+_OTHER_BREAKS = re.compile("[\x85\u2028\u2029]")
 _NAME_CHARS = 12
 
 
@@ -78,7 +79,10 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
+    style = "|" if "\n" in value else None
+    if _OTHER_BREAKS.search(value):
+        style = '"'  # YAML takes these for ends of lines, and reads them as others
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
 
 
 def _mapping(dumper: yaml.SafeDumper, value: dict[str, Any]) -> yaml.MappingNode:

@@ -33,7 +33,9 @@ class Choice:
 
     def to_json(self) -> dict[str, Any]:
         said: dict[str, Any] = {
-            "costs_per_accepted_response": {cell: float(f"{value:.6g}") for cell, value in self.costs.items()},
+            "costs_per_accepted_response": {
+                cell: "inf" if math.isinf(value) else float(f"{value:.6g}") for cell, value in self.costs.items()
+            },
             "cost_unit": "engine seconds" if self.in_engine_seconds else "as engine_cost_per_hour",
             "misses": dict(self.misses),
         }

@@ -13,7 +13,7 @@ import socket
 import subprocess
 import time
 import urllib.error
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +35,7 @@ from bench.sweep.settings import EngineCommand
 
 LOG_LINES_SHOWN = 15
 LOG_BYTES_READ = 16 * 1024 * 1024
+MARK_BYTES = 4096
 POLL_S = 0.25
 ASK_S_MAX = 10.0
 CLOCK_S_TOLERATED = 5.0  # its own note of its start is of whole seconds, and of another clock in a container
@@ -49,6 +50,27 @@ class UnfitError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class _Log:
+    """What an engine writes. before: the last of what lay there at its start, which a log that begins anew has not."""
+
+    path: Path
+    from_byte: int = 0
+    before: bytes = b""
+
+    def said(self) -> str:
+        """Of this start, or the last of it."""
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self.from_byte - len(self.before))
+                begin = self.from_byte if file.read(len(self.before)) == self.before else 0
+                size = file.seek(0, os.SEEK_END)
+                file.seek(max(begin, size - LOG_BYTES_READ))
+                return file.read().decode("utf-8", errors="replace")
+        except OSError:
+            return ""
+
+
+@dataclass(frozen=True, slots=True)
 class Started:
     """ready_s: from its start to its first answer. warm_up: lone requests, before anything is measured."""
 
@@ -58,8 +80,7 @@ class Started:
     ready_s: float
     warm_up: Mapping[str, Any]
     _ready_url: str
-    _log: Path
-    _log_from: int
+    _log: _Log
 
     @property
     def serves(self) -> bool:
@@ -67,33 +88,31 @@ class Started:
         return lives(self.process) and _is_ready(self._ready_url)
 
     def last_words(self) -> str:
-        return _tail(_read(self._log, self._log_from))
+        return _tail(self._log.said())
 
 
 @contextmanager
-def started(engine: EngineCommand, command: Sequence[str], log: Path, model: str, key: str | None) -> Iterator[Started]:
-    """A fresh engine that serves and is warm, until the end of the context.
+def started(engine: EngineCommand, log: Path, model: str, key: str | None, folder: Path) -> Iterator[Started]:
+    """A fresh engine that serves and is warm, until the end of the context. folder: that its command is run in.
 
     Raises UsageError where somebody else answers already, StartError and UnfitError.
     """
     refuse_taken(engine)
-    said_in, from_byte = log, 0
-    if engine.log_file is not None:
-        said_in, from_byte = engine.log_file, engine.log_file.stat().st_size if engine.log_file.exists() else 0
+    said_in = _Log(log) if engine.log_file is None else _as_it_lies(engine.log_file)
     environment = {**os.environ, **engine.environment}
     with (
         log.open("wb") as file,
-        guarded(command, stdout=file, stderr=subprocess.STDOUT, env=environment) as process,
+        guarded(engine.command, stdout=file, stderr=subprocess.STDOUT, env=environment, cwd=folder) as process,
     ):
         began_at, began_s = time.time_ns() / 1e9, time.monotonic()
-        _wait_until_ready(engine, process, said_in, from_byte)
+        _wait_until_ready(engine, process, said_in)
         ready_s = time.monotonic() - began_s
         _refuse_another(engine, process)
-        heard, version, started_at = _heard(engine, model, key, _read(said_in, from_byte))
+        heard, version, started_at = _heard(engine, model, key, said_in.said())
         if started_at is not None and started_at < began_at - CLOCK_S_TOLERATED:
             raise UnfitError(f"what answers at {engine.base_url} was started before the engine: it is another one")
         warm_up = warmed(engine, model, key)
-        yield Started(process, heard, version, ready_s, warm_up, _ready_url(engine), said_in, from_byte)
+        yield Started(process, heard, version, ready_s, warm_up, _ready_url(engine), said_in)
 
 
 def refuse_taken(engine: EngineCommand) -> None:
@@ -108,18 +127,18 @@ def refuse_taken(engine: EngineCommand) -> None:
         raise UsageError(f"engine.base_url: something answers at {url} already. End it, or give another port.")
 
 
-def _wait_until_ready(engine: EngineCommand, process: subprocess.Popen[bytes], log: Path, from_byte: int) -> None:
+def _wait_until_ready(engine: EngineCommand, process: subprocess.Popen[bytes], log: _Log) -> None:
     give_up_at = time.monotonic() + engine.ready_s_max
     while True:
         if not lives(process):
             ended = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
             code = "" if ended is None else f" with code {ended.si_status}"
-            raise StartError(f"the engine ended{code} at its start{_tail(_read(log, from_byte))}")
+            raise StartError(f"the engine ended{code} at its start{_tail(log.said())}")
         if _is_ready(_ready_url(engine)):
             return
         if time.monotonic() > give_up_at:
             waited = f"the engine was not ready within {engine.ready_s_max:g} s"
-            raise StartError(f"{waited}{_tail(_read(log, from_byte))}")
+            raise StartError(f"{waited}{_tail(log.said())}")
         time.sleep(POLL_S)
 
 
@@ -149,20 +168,22 @@ def _refuse_another(engine: EngineCommand, process: subprocess.Popen[bytes]) -> 
 def _heard(engine: EngineCommand, model: str, key: str | None, log: str) -> tuple[Heard, str | None, float | None]:
     if not has_arguments(log):
         raise UnfitError("the engine's log has no `non-default args` line: is engine.log_file right?")
-    card = next((each for each in _asked(engine, "/v1/models", key).get("data", []) if each.get("id") == model), None)
+    listed = _asked(engine, "/v1/models", key).get("data") or []
+    card = next((each for each in listed if isinstance(each, dict) and each.get("id") == model), None)
     if card is None:
         raise UnfitError(f"the engine does not serve the model {model}")
     try:
         reading = parse(_page(engine, "/metrics", key))
     except (OSError, ValueError) as error:
         raise StartError(f"the engine's /metrics cannot be read ({error})") from error
+    config = _asked(engine, "/server_info?config_format=json", key).get("vllm_config")
     context, version = card.get("max_model_len"), _asked(engine, "/version", key).get("version")
     return (
         Heard(
             log=log,
             cache_config=reading.cache_config,
             context_tokens=context if isinstance(context, int) else None,
-            server_info=_asked(engine, "/server_info?config_format=json", key).get("vllm_config") or {},
+            server_info=config if isinstance(config, dict) else {},  # text, of an engine that knows no such format
         ),
         version if isinstance(version, str) else None,
         reading.started_at,
@@ -196,15 +217,15 @@ def warmed(engine: EngineCommand, model: str, key: str | None) -> Mapping[str, A
     return said
 
 
-def _read(log: Path, from_byte: int) -> str:
-    """What was written there since then, or the last of it."""
+def _as_it_lies(path: Path) -> _Log:
+    """A log of the engine's own, before it writes there again."""
     try:
-        with log.open("rb") as file:
+        with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
-            file.seek(max(min(from_byte, size), size - LOG_BYTES_READ))
-            return file.read().decode("utf-8", errors="replace")
+            file.seek(max(0, size - MARK_BYTES))
+            return _Log(path, size, file.read())
     except OSError:
-        return ""
+        return _Log(path)
 
 
 def _tail(text: str) -> str:

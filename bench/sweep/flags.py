@@ -8,6 +8,7 @@ import re
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import yaml
 
@@ -22,7 +23,7 @@ def with_flags(command: Sequence[str], flags: Mapping[str, Value]) -> list[str]:
     """The command with each flag in the place of what it says of it, or at its end. True: --flag, False: --no-flag."""
     words = list(command)
     for name, value in flags.items():
-        places = _places(words, name)
+        places = _places(words, name, is_bare=isinstance(value, bool))
         at = places[0][0] if places else len(words)
         for place, length in reversed(places):
             del words[place : place + length]
@@ -87,13 +88,21 @@ def help_commands(command: Sequence[str], stated_help: Sequence[str]) -> list[li
     return [[*before, _ALL], [*before, _PLAIN]]
 
 
-def printed_help(commands: Sequence[Sequence[str]], environment: Mapping[str, str], where: str) -> Help:
-    """Of the first that prints one. Raises UsageError, naming `where`."""
+def printed_help(
+    commands: Sequence[Sequence[str]], environment: Mapping[str, str], where: str, folder: Path | None = None
+) -> Help:
+    """Of the first that prints one. folder: that they are run in. Raises UsageError, naming `where`."""
     problem = ""
     for words in commands:
         try:
             done = subprocess.run(  # noqa: S603 - the user's engine
-                words, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=HELP_S_MAX, check=False
+                words,
+                env=environment,
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=HELP_S_MAX,
+                check=False,
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             problem = f"`{' '.join(words)}`: {error}"
@@ -106,15 +115,16 @@ def printed_help(commands: Sequence[Sequence[str]], environment: Mapping[str, st
     raise UsageError(f"{where}: engine.help: {problem}. Give the command that prints the engine's flags.")
 
 
-def _places(words: Sequence[str], name: str) -> list[tuple[int, int]]:
-    """Where a flag stands, and how many words it takes."""
+def _places(words: Sequence[str], name: str, *, is_bare: bool = False) -> list[tuple[int, int]]:
+    """Where a flag stands, and how many words it takes. is_bare: it has no value, and what follows is not its own."""
     found = []
     for at, word in enumerate(words):
         flag, equals, _ = word.partition("=")
         if not flag.startswith("--") or _bare(flag) not in (name, f"no_{name}"):
             continue
-        has_value = not equals and at + 1 < len(words) and not re.match(r"--?[a-zA-Z]|--$", words[at + 1])
-        found.append((at, 2 if has_value else 1))
+        is_bare_here = is_bare or _bare(flag) != name
+        ends = equals or is_bare_here or at + 1 == len(words) or re.match(r"--?[a-zA-Z]|--$", words[at + 1])
+        found.append((at, 1 if ends else 2))
     return found
 
 

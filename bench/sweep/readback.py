@@ -7,11 +7,13 @@ equals the default, which its help has. What nothing tells is not taken for righ
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from bench.engine import start_log
 from bench.sweep.flags import Help, Value, literal
 
 # Read in any case: what else is in force belongs to the record of a start.
@@ -24,8 +26,6 @@ WATCHED = (
     "enable_chunked_prefill",
     "max_model_len",
 )
-_ARGS = re.compile(r"non-default args: (\{.*\})\s*$", re.MULTILINE)
-_CONFIG = re.compile(r"Initializing a V1 LLM engine .*? with config: (.*)$", re.MULTILINE)
 _CHUNKED = re.compile(r"Chunked prefill is enabled with max_num_batched_tokens=(\d+)")
 _RANGES = re.compile(r"'compile_ranges_endpoints': \[[\d, ]*?(\d+)\]")
 _SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>[kKmMgGtT])")  # 8k is 8000 and 8K 8192, as vLLM reads them
@@ -77,36 +77,45 @@ def differences(asked: Mapping[str, Value], found: Effective) -> list[str]:
 
 def has_arguments(log: str) -> bool:
     """Whether this is the log of an engine that has begun: others that answer on its port have not written there."""
-    return _ARGS.search(log) is not None
+    return start_log.arguments(log) is not None
 
 
 def _told(name: str, heard: Heard, printed: Help) -> tuple[Value, str] | None:
     for config in ("scheduler_config", "cache_config"):
-        value = heard.server_info.get(config, {}).get(_OTHER_NAMES.get(name, name))
+        said = heard.server_info.get(config)
+        value = said.get(_OTHER_NAMES.get(name, name)) if isinstance(said, dict) else None
         if isinstance(value, bool | int | float | str):
             return value, "/server_info"
     if name == "max_model_len" and heard.context_tokens is not None:
         return heard.context_tokens, "/v1/models"
     if name == "max_num_batched_tokens":
-        for pattern, said in ((_CHUNKED, "log: chunked prefill"), (_RANGES, "log: engine config")):
+        for pattern, line in ((_CHUNKED, "log: chunked prefill"), (_RANGES, "log: engine config")):
             if numbers := pattern.findall(heard.log):
-                return int(numbers[-1]), said
+                return int(numbers[-1]), line
     if name in heard.cache_config and heard.cache_config[name] != "None":
         return literal(heard.cache_config[name]), "/metrics vllm:cache_config_info"
-    for config_line in reversed(_CONFIG.findall(heard.log)):
-        if one := re.search(rf"(?:^|[ (]){name}=([^,\s()]+)", config_line):
-            return literal(one.group(1)), "log: engine config"
+    if (word := start_log.config_word(heard.log, name)) is not None:
+        return literal(word), "log: engine config"
     return _asked_at_the_start(name, heard.log, printed)
 
 
 def _asked_at_the_start(name: str, log: str, printed: Help) -> tuple[Value, str] | None:
-    lines = _ARGS.findall(log)
-    if not lines:
+    asked = start_log.arguments(log)
+    if asked is None:
         return None
-    if one := re.search(rf"'{name}': (?:'([^']*)'|\['([^']*)'\]|([^,}}]+))", lines[-1]):
-        return literal(next(text for text in one.groups() if text is not None)), "log: non-default args"
+    if (value := asked.get(name)) is not None:
+        return _plain(value), "log: non-default args"
     default = printed.default(name)
     return None if default is None else (default, "the help's default: not among the log's non-default args")
+
+
+def _plain(value: Any) -> Value:
+    """As a flag would have it: the one word of a list, and anything larger as JSON."""
+    if isinstance(value, list) and len(value) == 1:
+        value = value[0]
+    if isinstance(value, str):
+        return literal(value)
+    return value if isinstance(value, bool | int | float) else json.dumps(value)
 
 
 def _same(found: Value, asked: Value) -> bool:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -29,6 +29,7 @@ from bench.errors import UsageError
 from bench.load.target import clean_url
 from bench.options import LONG, SHORT
 from bench.scenario import Arm, ArmName, ClassName, EnvName, Positive, Scenario, checked
+from bench.secret_names import is_secret
 from bench.strict_yaml import read, validated
 from bench.sweep.flags import Value, with_flags
 
@@ -36,8 +37,8 @@ BASELINE = "B0"
 FlagName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 GRID: dict[str, list[Value]] = {"max_num_batched_tokens": [2048, 4096, 8192], "max_num_seqs": [16, 32]}
 CELLS_MAX = 19  # a scenario has twenty arms, of which one is B0
-# A secret on a command line is read by every user of the machine, and would be kept in plan.json.
-_SECRETS = {"--api-key": "VLLM_API_KEY", "--hf-token": "HF_TOKEN"}
+# What an engine reads in the place of a flag that would show a secret to every user of the machine, and in records.
+_READ_INSTEAD = {"api_key": "VLLM_API_KEY", "hf_token": "HF_TOKEN"}
 _SAID_SHORT = {
     "max_num_batched_tokens": "tokens",
     "max_num_seqs": "seqs",
@@ -72,10 +73,9 @@ class EngineCommand(_Strict):
 
     @model_validator(mode="after")
     def _no_secret(self) -> Self:
-        for word in self.command:
-            variable = _SECRETS.get(word.partition("=")[0])
-            if variable is not None:
-                raise ValueError(f"{word.partition('=')[0]} shows a secret to everybody. Export {variable} instead")
+        _refuse_secrets(word.partition("=")[0] for word in self.command if word.startswith("--"))
+        if shown := [name for name in self.environment if is_secret(name)]:
+            raise ValueError(f"environment: {shown[0]} would be kept in plan.json. Export it: the engine gets it too")
         return self
 
 
@@ -101,6 +101,19 @@ class Settings(_Strict):
     service_classes: dict[ClassName, ClassName] = {SHORT: "interactive", LONG: "batch"}
     saturation: Saturation = Saturation()
 
+    @model_validator(mode="after")
+    def _no_secret(self) -> Self:
+        names = [*(self.grid or {}), *(name for flags in self.cells.values() for name in flags)]
+        _refuse_secrets(f"--{name}" for name in names)
+        return self
+
+
+def _refuse_secrets(flags: Iterable[str]) -> None:
+    for flag in flags:
+        if is_secret(flag):
+            variable = _READ_INSTEAD.get(flag.removeprefix("--").replace("-", "_"), "what the engine reads it from")
+            raise ValueError(f"{flag} shows a secret to everybody. Export {variable} instead")
+
 
 class _Words(RootModel[dict[str, Any]]):
     """A file of keys that several models share."""
@@ -117,11 +130,15 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """settings: the sweep's own keys. load: the scenario's, paths absolute. where: what errors name."""
+    """settings: the sweep's own keys. load: the scenario's, paths absolute. where: what errors name.
+
+    folder: sweep.yaml's own, which the engine's command is run in: its paths are from there, also where it goes on.
+    """
 
     settings: Settings
     load: Mapping[str, Any]
     where: str
+    folder: Path
 
     @property
     def cells(self) -> dict[str, dict[str, Value]]:
@@ -139,6 +156,8 @@ class Sweep:
     def scenario(self, way: Way, capacity: Mapping[str, float] | None) -> Scenario:
         """capacity: by mix, as it was found; None: nothing was to be found. Raises UsageError."""
         words: dict[str, Any] = {**_USUAL, **self.load}
+        if self.measures_capacity and "trace" in self.load:
+            raise UsageError(f"{self.where}: trace: it has a mix of its own. Give rates_per_s, or capacity_per_s.")
         if self.measures_capacity:
             words = {"loads": _USUAL_LOADS, **words, "capacity_per_s": capacity}
         elif "capacity_per_s" in words:
@@ -147,7 +166,9 @@ class Sweep:
         return checked(words, self.where)
 
     def mixes(self) -> list[str]:
-        return list(self.load.get("mixes", _USUAL["mixes"]))
+        """As the file has them; none where that is no list of mixes, which `scenario` then says."""
+        found = self.load.get("mixes", _USUAL["mixes"])
+        return [each for each in found if isinstance(each, str)] if isinstance(found, list) else []
 
     def _arm(self, name: str, way: Way) -> Arm:
         flags = self.cells[name]
@@ -177,7 +198,7 @@ def load(path: Path) -> Sweep:
     for key in ("tokenizer", "trace"):
         if isinstance(words.get(key), str):
             words[key] = str(folder / words[key])
-    return Sweep(_absolute(settings, folder, str(path)), words, str(path))
+    return Sweep(_absolute(settings, folder, str(path)), words, str(path), folder)
 
 
 def _absolute(settings: Settings, folder: Path, where: str) -> Settings:

@@ -34,7 +34,7 @@ def nothing_before(_cell: str, _effective: Mapping[str, Value]) -> AbstractConte
 
 @dataclass(frozen=True, slots=True)
 class Commands:
-    """by_cell: the whole command of each cell. unknown: by cell, the flags that the installed version does not have."""
+    """by_cell: the whole command of each cell, run in folder. unknown: by cell, flags that the engine does not have."""
 
     engine: EngineCommand
     by_cell: Mapping[str, Sequence[str]]
@@ -43,6 +43,7 @@ class Commands:
     printed: Help
     model: str
     key: str | None
+    folder: Path
 
 
 @dataclass(slots=True)
@@ -164,7 +165,8 @@ class Starts:
 
     def _engine(self, cell: str, log: Path) -> AbstractContextManager[Started]:
         commands = self._commands
-        return started(commands.engine, commands.by_cell[cell], log, commands.model, commands.key)
+        engine = commands.engine.model_copy(update={"command": list(commands.by_cell[cell])})
+        return started(engine, log, commands.model, commands.key, commands.folder)
 
     def _asked(self, cell: str) -> dict[str, Value]:
         """Of the settings that are read back, what the cell's command states."""

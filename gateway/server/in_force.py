@@ -15,7 +15,7 @@ from typing import Any
 from gateway.core.plan import Plan
 from gateway.core.types import EngineSpec
 from gateway.engines.canary import CannotShift
-from gateway.engines.pool import Pool, Pools
+from gateway.engines.pool import Pools
 from gateway.engines.target import EngineHttp, Target
 from gateway.engines.watch import EngineWatch
 from gateway.observe.exchange import Phase
@@ -110,7 +110,9 @@ class InForce:
     def end(self, wish: EndWish) -> int:
         """End what engines of a pool still have that get nothing new; return how many requests. Raises CannotShift."""
         rooms = self._rooms
-        taking = {target.name for pool in rooms.pools for target in pool.targets if _weight(rooms, pool, target) > 0}
+        # Of this pool: an engine that moved to another one may still have requests of it.
+        targets = [target for pool in rooms.pools if pool.name == wish.pool for target in pool.targets]
+        taking = {each.name for each in targets if rooms.canary.weight(wish.pool, each.name) > 0}
         if still := sorted(wish.engines & taking):
             raise CannotShift(f"{', '.join(still)} gets new requests.", "Give it the weight 0 first")
         running = [each for each in rooms.observer.exchanges if each.phase is Phase.RUNNING]
@@ -175,7 +177,3 @@ class InForce:
                 group.create_task(self._calibrate(watch))
 
         self._tasks[watch.target.name] = spawn(tend(), name=f"watch {watch.target.name}")
-
-
-def _weight(rooms: Rooms, pool: Pool, target: Target) -> float:
-    return rooms.canary.weight(pool.name, target.name)

@@ -6,7 +6,9 @@ import json
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 from urllib.request import Request
 
@@ -15,6 +17,9 @@ import yaml
 
 from bench import cli
 from bench.direct import direct
+from bench.manifest import heard, rollback, sealed
+from bench.manifest.ops import Place
+from bench.manifest.schema import HealthProbe
 from bench.own_processes import HOST, free_ports, running
 from bench.simulation.emulator.vocabulary import FOLDER
 
@@ -66,7 +71,11 @@ class Served:
             if engine["name"] in weights
         ]
         self.file.write_text(yaml.safe_dump({**self.config, "policy": policy, "engines": engines}))
-        with direct.open(Request(f"{self.ops_url}/api/reload", b"{}"), timeout=60) as answer:  # noqa: S310 - our own
+        self.asks("/api/reload", {})
+
+    def asks(self, path: str, body: dict[str, Any]) -> None:
+        data = json.dumps(body).encode()
+        with direct.open(Request(f"{self.ops_url}{path}", data), timeout=60) as answer:  # noqa: S310 - our own
             assert answer.status == 200
 
     def state(self) -> Any:
@@ -131,6 +140,7 @@ def test_a_rollback_is_rehearsed_undone_and_then_made(
     assert manifest("verify", baseline, "--live") == 6
     assert "gateway.policy" in capsys.readouterr().out
 
+    served.asks("/api/route", {"pool": "chat", "weights": {"a": 1, "b": 3}})  # a canary that goes on afterwards
     words = ["rollback", baseline, "--rehearse", "--candidate", candidate, "--base-url", served.url]
     words += ["--tokenizer", FOLDER, "--result-dir", tmp_path / "runs", "--mix", "100/0", "--short-tokens", "64"]
     words += ["--output-tokens", "300", "--request-rate", "4", "--before", "2", "--after", "2"]
@@ -138,6 +148,8 @@ def test_a_rollback_is_rehearsed_undone_and_then_made(
     printed = capsys.readouterr()
     (folder,) = (tmp_path / "runs").iterdir()
     assert served.file.read_bytes() == candidate_yaml == (folder / "found-gateway.yaml").read_bytes()
+    pool = served.state()["pools"]["chat"]
+    assert (pool["shifted"], pool["engines"]["a"]["weight"], pool["engines"]["b"]["weight"]) == (True, 1, 3)
     evidence = json.loads((folder / "rollback.json").read_text())
     assert evidence["manifest_sha256"] == yaml.safe_load(baseline.read_text())["sha256"]
     if code == 4:  # the machine that runs the tests was too busy for the client: nothing was shown
@@ -177,8 +189,45 @@ def test_what_a_gateway_does_not_take_changes_nothing(
     assert "only what is kept warm can be gone back to" in capsys.readouterr().err
     assert served.file.read_bytes() == found and served.state()["policy"]["name"] == "short-first"
 
+    # Where the gateway does not find the baseline up, nobody's stream is ended for it.
+    made = sealed.load(baseline)
+    ghost = made.model_copy(
+        update={
+            "engines": {"ghost": made.engines["a"]},
+            "routing": made.routing.model_copy(update={"target": ["ghost"]}),
+        }
+    )
+    said: list[str] = []
+    assert not rollback.perform(ghost, Place(served.ops_url, served.file), {}, said.append)
+    assert "ghost: not up at the gateway. Nothing is ended" in said[-1]
+    served.file.write_bytes(found)
+    for copy in served.folder.glob("gateway.yaml.before-*"):
+        copy.unlink()
+
     baseline.chmod(0o644)
     baseline.write_bytes(baseline.read_bytes().replace(b"on call", b"no call"))
     for act in (["verify"], ["rollback"]):
         assert manifest(*act, baseline) == 5
     assert served.file.read_bytes() == found
+
+
+class Guarded(BaseHTTPRequestHandler):
+    """As vLLM with a key: its models are for those who have it."""
+
+    def do_GET(self) -> None:
+        is_open = self.path != "/v1/models" or self.headers["Authorization"] == "Bearer gw-1"
+        self.send_response(200 if is_open else 401)
+        self.end_headers()
+        self.wfile.write(b'{"data": [{"id": "m"}]}')
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_an_engine_that_wants_a_key_is_asked_with_it() -> None:
+    with ThreadingHTTPServer((HOST, 0), Guarded) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        url, probe = f"http://{HOST}:{server.server_port}", HealthProbe(path="/health", within_s=30)
+        assert heard.engine(url, probe).models == ()
+        assert heard.engine(url, probe, key="gw-1").models == ("m",)
+        server.shutdown()

@@ -69,9 +69,12 @@ async def test_a_run_during_which_the_policy_was_replaced_is_void(folder: Path, 
 
     async with kit.scripted(script, pages=pages) as server:
         words = run_words(server.url, folder, tmp_path, ops_url=server.url, num_prompts=4)
+        words += ["--metadata", "hardware_id=hw-1"]
         code, out, err = await bench(*words, *PATIENT)
     assert code == 4, out + err
     assert Records(tmp_path).json("verdict")["reasons"] == ["the gateway's policy was replaced during the run"]
+    run = Records(tmp_path).json("run")
+    assert run["hardware_id"] == "hw-1" and "hardware" not in run, "its port may be another machine's, forwarded"
 
 
 async def test_refused_requests_stay_in_the_table_and_in_the_denominator(folder: Path, tmp_path: Path) -> None:

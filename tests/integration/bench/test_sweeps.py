@@ -17,6 +17,7 @@ from bench_stage import Folder, bench, started
 from bench.cli import main
 from bench.errors import UsageError
 from bench.own_processes import HOST, free_ports
+from bench.records.hold import held
 from bench.simulation.emulator.vocabulary import FOLDER
 from bench.sweep import engine
 from bench.sweep.settings import EngineCommand
@@ -59,7 +60,8 @@ def written(tmp_path: Path, *, engine: dict[str, Any] | None = None, **changes: 
     (port,) = free_ports(1)
     command = [sys.executable, "-m", "gateway", "emulate", "--port", str(port), "--max-num-seqs", "64"]
     (tmp_path / "help").write_text(HELP)
-    said = {"command": command, "base_url": f"http://{HOST}:{port}", "help": ["cat", str(tmp_path / "help")]}
+    said = {"command": command, "base_url": f"http://{HOST}:{port}", "help": ["cat", "help"]}
+    said["environment"] = {"PYTHONPATH": str(Path.cwd())}  # it is run in the folder of sweep.yaml
     path = tmp_path / "sweep.yaml"
     path.write_text(json.dumps({**SWEEP, "engine": {**said, **(engine or {})}, **changes}))
     return str(path), port
@@ -202,6 +204,12 @@ def test_a_policy_that_no_gateway_starts_with_is_known_before_any_engine_is_star
     assert "no-such-policy" in (kept.path / "gateway/trial.log").read_text()
     assert not list(kept.path.glob("engine/*.log"))
 
+    # A second session of one that goes on changes nothing of it: its gateway reads these keys.
+    keys = (kept.path / "gateway/keys.yaml").read_bytes()
+    with held(kept.path / "plan.json"):
+        assert main(["sweep", "--resume", str(kept.path)]) == 2
+    assert (kept.path / "gateway/keys.yaml").read_bytes() == keys
+
 
 def test_a_dry_run_checks_every_flag_and_starts_nothing(tmp_path: Path, sweep: Bench) -> None:
     grid = {"max_num_seqs": [16, 32], "no_such_flag": [1]}
@@ -228,10 +236,10 @@ def test_an_engine_that_does_not_come_up_says_why_with_the_end_of_its_log(
     tmp_path: Path, script: str, ready_s_max: float, said: str
 ) -> None:
     (port,) = free_ports(1)
-    waits, command = an_engine(port, ready_s_max=ready_s_max), [sys.executable, "-c", script]
+    waits = an_engine(port, ready_s_max=ready_s_max, command=[sys.executable, "-c", script])
     with (
         pytest.raises(engine.StartError) as told_of,
-        engine.started(waits, command, tmp_path / "log", "m", None),
+        engine.started(waits, tmp_path / "log", "m", None, tmp_path),
     ):
         pytest.fail("it never serves")
     assert said in str(told_of.value)
@@ -264,10 +272,30 @@ def test_what_is_not_the_engine_that_was_started_is_not_measured(
     command = [sys.executable, "-c", ANSWERS.format(log=log, metrics=metrics, host=HOST, port=port)]
     with (
         pytest.raises(engine.UnfitError, match=said),
-        engine.started(an_engine(port, ready_s_max=60), command, tmp_path / "log", model, None),
+        engine.started(an_engine(port, ready_s_max=60, command=command), tmp_path / "log", model, None, tmp_path),
     ):
         pytest.fail("it is not the one")
     assert free(port)
+
+
+@pytest.mark.parametrize(("mode", "args", "said"), [
+    ("w", "non-default args: {}", "does not answer a lone request"),
+    ("a", "non-default args: {}", "does not answer a lone request"),
+    ("a", "nothing", "no `non-default args` line"),
+])  # fmt: skip
+def test_a_log_of_the_engines_own_is_read_from_its_start_whether_it_begins_anew_or_not(
+    tmp_path: Path, mode: str, args: str, said: str
+) -> None:
+    (port,) = free_ports(1)
+    serves = ANSWERS.format(log=args, metrics=b"", host=HOST, port=port)
+    (tmp_path / "serve.py").write_text(f"import sys\nsys.stdout = open('its.log', {mode!r})\n{serves}")
+    (tmp_path / "its.log").write_text("non-default args: {}\n" + "an older start\n" * 1000)
+    its_own = an_engine(port, ready_s_max=60, log_file=tmp_path / "its.log", command=[sys.executable, "serve.py"])
+    with (
+        pytest.raises((engine.StartError, engine.UnfitError), match=said),
+        engine.started(its_own, tmp_path / "log", "m", None, tmp_path),
+    ):
+        pytest.fail("it computes nothing")
 
 
 BESIDE = """
@@ -294,7 +322,7 @@ def test_a_second_server_on_the_port_is_noticed(tmp_path: Path) -> None:
     command = [sys.executable, "-c", both[0] + BESIDE.format(**said) + "".join(both[1:])]
     with (
         pytest.raises(engine.UnfitError, match="another server listens"),
-        engine.started(an_engine(port, ready_s_max=60), command, tmp_path / "log", "m", None),
+        engine.started(an_engine(port, ready_s_max=60, command=command), tmp_path / "log", "m", None, tmp_path),
     ):
         pytest.fail("half of the requests would go elsewhere")
 
@@ -302,6 +330,6 @@ def test_a_second_server_on_the_port_is_noticed(tmp_path: Path) -> None:
 def test_a_port_that_is_taken_is_refused_before_anything_is_started(tmp_path: Path) -> None:
     with socket.create_server((HOST, 0)) as server:
         taken = an_engine(server.getsockname()[1])
-        with pytest.raises(UsageError, match="already"), engine.started(taken, ["x"], tmp_path / "log", "m", None):
+        with pytest.raises(UsageError, match="already"), engine.started(taken, tmp_path / "log", "m", None, tmp_path):
             pytest.fail("it is taken")
     assert not list(tmp_path.iterdir())

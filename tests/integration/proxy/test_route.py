@@ -116,6 +116,27 @@ async def test_what_an_engine_that_gets_nothing_new_still_has_is_ended_in_words_
         assert not gateway.exchanges
 
 
+async def test_what_an_engine_still_has_of_the_pool_that_it_left_is_ended_though_another_pool_uses_it(tmp_path):
+    begun = answers.hanging(answers.STREAM_HEAD, answers.chunk(answers.token("Hello")))
+    async with (
+        ScriptedEngine(begun) as one,
+        ScriptedEngine(answers.completion()) as two,
+        running(tmp_path, one, two) as gateway,
+        gateway.client() as streaming,
+    ):
+        await route(gateway, {"pool": "chat", "weights": {"b": 0}})
+        await streaming.post(CHAT, a_chat(stream=True))
+        await gateway.until(lambda: any(each.first_token_at is not None for each in gateway.exchanges))
+        value = settings_text({"a": one.url, "b": two.url}, pool_of={"a": "other"})
+        value["pools"]["other"] = {"models": ["another"], "tokenizer": {"kind": "estimate"}}
+        await asyncio.to_thread((tmp_path / "gateway.yaml").write_text, yaml.safe_dump(value))
+        assert (await raw_client.request(gateway.ops_port, "/api/reload", {}, key=None)).status == 200
+        assert (await route(gateway, {"pool": "other", "end": ["a"]})).status == 400
+        assert (await route(gateway, {"pool": "chat", "end": ["a"]})).json() == {"pool": "chat", "ended": 1}
+        with pytest.raises(BrokenAnswer):
+            await streaming.read_answer()
+
+
 async def test_other_pages_may_not_shift_weights(tmp_path):
     async with ScriptedEngine() as engine, running(tmp_path, engine) as gateway:
         answer = await raw_client.request(

@@ -25,9 +25,13 @@ class Nvml:
         self.name = name
 
     def nvmlDeviceGetName(self, _handle: object) -> str | bytes:  # noqa: N802 - NVML's own
+        if not self.name:
+            raise self.NVMLError("GPU is lost")
         return self.name
 
     def nvmlDeviceGetMemoryInfo(self, _handle: object) -> Any:  # noqa: N802
+        if self.name == "GB10":
+            raise self.NVMLError("Not Supported")
         return type("Memory", (), {"total": 139 * 1024**3, "used": 0})
 
 
@@ -58,6 +62,12 @@ def test_other_hardware_has_another_digest(other: dict[str, Any]) -> None:
 def test_gpus_are_named_with_their_memory_whatever_the_binding_gives() -> None:
     for name in ("H200", b"H200"):
         assert said(gpus=Gpus(Nvml(name), [0]))["hardware"]["gpus"] == ["H200, 139 GiB"]
+
+
+def test_a_gpu_of_which_the_driver_does_not_say_all_costs_no_record() -> None:
+    assert said(gpus=Gpus(Nvml("GB10"), [0]))["hardware"]["gpus"] == ["GB10"], "it shares the machine's memory"
+    lost = said(gpus=Gpus(Nvml(""), [0]))
+    assert lost["hardware"]["cores"] == 2 and "hardware_id" not in lost
 
 
 def test_a_machine_with_a_gpu_that_is_not_seen_has_no_digest() -> None:

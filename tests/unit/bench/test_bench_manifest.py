@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from bench.errors import UsageError
 from bench.manifest import differences, drafting, gateway_files, heard, sealed
-from bench.manifest.drafting import ARGUMENTS, Draft, Seen
+from bench.manifest.draft import ARGUMENTS, Draft
+from bench.manifest.drafting import Seen
 from bench.manifest.gateway_files import Configured
 from bench.manifest.heard import HeardEngine, HeardGateway
 from bench.manifest.schema import Argument, Manifest
@@ -150,6 +152,26 @@ def test_a_policy_file_that_is_not_in_force_and_weights_that_were_shifted_are_no
         fields(replace(saw, gateway=a_gateway({"a": 1.0}, shifted=True)))
 
 
+def test_a_policy_that_is_in_force_and_not_in_the_file_is_no_state_to_go_back_to() -> None:
+    other = a_gateway({"a": 1.0}, policy={"name": "sliced", "sha256": "a" * 64})
+    with pytest.raises(UsageError, match=r"gateway\.policy: short-first stands in the file, sliced is in force"):
+        fields(replace(seen(a=an_engine()), gateway=other))
+
+
+def test_the_model_is_the_one_that_is_stated_where_the_engines_serve_it() -> None:
+    both = an_engine(models=("base", "adapter"))
+    assert fields(seen(a=both), model="adapter")["model"]["name"] == "adapter"
+    assert fields(seen(a=both))["model"]["name"] == "base"
+    with pytest.raises(UsageError, match="model: the draft states other, and a serves base, adapter"):
+        fields(seen(a=both), model="other")
+
+
+@pytest.mark.parametrize("said", [{"environment": {"HF_TOKEN": "hf-1"}}, {"args": {"api_key": "hf-1"}}])
+def test_a_draft_states_no_secret(said: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match="no place for a secret"):
+        fields(seen(a=an_engine()), **said)
+
+
 # ── the file ──
 
 
@@ -187,6 +209,7 @@ def test_any_byte_that_is_changed_added_or_taken_away_is_noticed(
 
 @settings(max_examples=30)
 @given(text=st.text(min_size=1, max_size=40))
+@example(text="a\n\x85b\u2028")
 def test_gateway_yaml_comes_back_as_it_was_whatever_stands_in_it(
     text: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -218,7 +241,9 @@ def test_a_candidate_is_a_change_to_its_baseline_and_differs_in_just_that(tmp_pa
     assert drafting.target_of(
         Draft.model_validate({"version": 1, "gateway_config": "g"}), saw.configured, "chat", baseline
     ) == ["b"]
+    baseline = baseline.model_copy(update={"environment": {"X": "1"}})
     made = fields(saw, baseline, deployment_revision="chart 2", args={"max_num_seqs": 2})
+    assert made["environment"] == {"X": "1"} and fields(saw, baseline, environment={})["environment"] == {}
     assert (made["sources"]["owner"], made["sources"]["deployment_revision"]) == ("baseline", "stated")
     candidate = sealed.load(written(tmp_path, made))
     assert candidate.baseline_sha256 == baseline.sha256
@@ -231,6 +256,25 @@ def test_a_candidate_is_a_change_to_its_baseline_and_differs_in_just_that(tmp_pa
     assert differences.between(baseline, baseline) == []
 
 
+def test_a_candidate_has_no_image_of_another_version_and_no_revision_of_another_model(baseline: Manifest) -> None:
+    with pytest.raises(UsageError, match=r"image_digest: the baseline's is of 0\.32\.0, and not of 0\.33\.0: `docker"):
+        fields(seen(CANARY, b=an_engine(version="0.33.0")), baseline)
+    with pytest.raises(UsageError) as hole:
+        fields(seen(CANARY, b=an_engine(models=("n",))), baseline)
+    assert [f"  {name}: the baseline's is of m, and not of n" in str(hole.value)
+            for name in ("model_revision", "tokenizer_revision", "image_digest")] == [True, True, False]  # fmt: skip
+
+
+def test_an_argument_that_the_candidates_log_leaves_out_is_not_the_baselines_of_another_log(tmp_path: Path) -> None:
+    from_log = {"max_num_seqs": Argument.model_validate({"value": 64, "from": "log"})}
+    others = {name: value for name, value in STATED["args"].items() if name != "max_num_seqs"}
+    base = sealed.load(written(tmp_path, fields(seen(a=an_engine(args=an_engine().args | from_log)), args=others)))
+    made = fields(seen(CANARY, b=an_engine()), base)
+    assert made["engines"]["b"]["args"]["max_num_seqs"] == {"value": 64, "from": "baseline"}
+    with pytest.raises(UsageError, match=r"engines\.b\.args\.max_num_seqs: "):
+        fields(seen(CANARY, b=an_engine(log_was_read=True)), base)
+
+
 # ── what runs ──
 
 
@@ -239,6 +283,19 @@ def test_what_a_manifest_was_made_of_does_not_differ_from_it(baseline: Manifest)
     assert differences.live(baseline, {"a": an_engine()}, a_gateway({"a": 1.0}), sha256) == []
     untold = differences.untold(baseline, {"a": an_engine()})
     assert set(untold) == {f"engines.a.args.{name}" for name in ARGUMENTS if name != "max_model_len"}
+
+
+def test_what_an_engines_log_had_and_has_no_more_is_a_new_default_and_differs(tmp_path: Path) -> None:
+    from_log = {"max_num_seqs": Argument.model_validate({"value": 64, "from": "log"})}
+    others = {name: value for name, value in STATED["args"].items() if name != "max_num_seqs"}
+    made = fields(seen(a=an_engine(args=an_engine().args | from_log)), args=others)
+    manifest = sealed.load(written(tmp_path, made))
+    name = "engines.a.args.max_num_seqs"
+    for was_read in (False, True):
+        engines = {"a": an_engine(log_was_read=was_read)}
+        found = [each.field for each in differences.live(manifest, engines, a_gateway({"a": 1.0}), None)]
+        assert found == ([name] if was_read else [])
+        assert (name in differences.untold(manifest, engines)) is not was_read
 
 
 @pytest.mark.parametrize(
@@ -295,36 +352,3 @@ def test_an_engines_pages_tell_their_arguments() -> None:
     said = {name: each.value for name, each in heard.of_server_info(info).items()}
     assert said == {"max_num_seqs": 8, "scheduling_policy": "priority"}
     assert heard.of_metrics("{") == heard.of_server_info({"vllm_config": None}) == {}
-
-
-# ── the gateway's files ──
-
-
-def test_a_policy_file_and_the_ops_port_are_found_in_gateway_yaml(tmp_path: Path) -> None:
-    path = tmp_path / "gateway.yaml"
-    path.write_text(yaml.safe_dump({**SETTINGS, "policy": "./mine.yaml", "ops": {"host": "::", "port": 9}}))
-    configured = gateway_files.read(path)
-    assert configured.policy_file == tmp_path / "mine.yaml"
-    assert (configured.ops_url(), configured.weights("chat")) == ("http://[::1]:9", {"a": 1.0})
-    path.write_text(yaml.safe_dump({**SETTINGS, "ops": {"port": 0}}))
-    configured = gateway_files.read(path)
-    assert configured.policy_file is configured.ops_url() is None
-    for text in ("", "engines: []\npools: {chat: {}}\n", "engines: [{}]\npools: {}\n", "\xff"):
-        path.write_bytes(text.encode("latin-1"))
-        with pytest.raises(UsageError):
-            gateway_files.read(path)
-
-
-def test_files_are_put_as_a_whole_through_links_with_their_mode_and_put_back(tmp_path: Path) -> None:
-    real, link, new = tmp_path / "real.yaml", tmp_path / "link.yaml", tmp_path / "new.yaml"
-    real.write_bytes(b"old")
-    real.chmod(0o640)
-    link.symlink_to(real)
-    before = gateway_files.as_found([link, new])
-    gateway_files.put({link: b"other", new: b"fresh"})
-    assert (real.read_bytes(), link.is_symlink(), stat.S_IMODE(real.stat().st_mode)) == (b"other", True, 0o640)
-    gateway_files.put(before)
-    assert (real.read_bytes(), new.read_bytes()) == (b"old", b"fresh")
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["link.yaml", "new.yaml", "real.yaml"]
-    with pytest.raises(UsageError, match="cannot be written"):
-        gateway_files.put({tmp_path / "no" / "file": b"x"})

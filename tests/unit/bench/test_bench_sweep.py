@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,9 @@ from bench.analysis.comparison import ArmRun, Load
 from bench.analysis.limits import parse_limits
 from bench.analysis.scores import Scorecard, ScoredRun, scorecard
 from bench.errors import UsageError
+from bench.secret_names import is_secret
 from bench.sweep import order, settings
-from bench.sweep.choice import choose
+from bench.sweep.choice import Choice, choose
 from bench.sweep.flags import Help, help_commands, printed_help, stated, with_flags
 from bench.sweep.readback import WATCHED, Heard, differences, effective
 from bench.sweep.settings import Sweep, Way
@@ -114,6 +116,10 @@ def test_where_a_cells_runs_share_an_engine_each_repeat_has_one_start_of_each_ce
         ({"grid": {"hf_overrides": ["{}"]}}, "List it under `cells`"),
         ({"arms": []}, "arms: no key of a sweep"),
         ({"engine": {**ENGINE, "command": ["vllm", "serve", "--api-key=gw-1"]}}, "Export VLLM_API_KEY instead"),
+        ({"engine": {**ENGINE, "command": ["vllm", "serve", "--hf_token", "gw-1"]}}, "Export HF_TOKEN instead"),
+        ({"engine": {**ENGINE, "environment": {"X_API_KEY": "gw-1"}}}, "X_API_KEY would be kept in plan.json"),
+        ({"cells": {"x": {"api_key": "gw-1"}}}, "Export VLLM_API_KEY instead"),
+        ({"grid": {"ssl_keyfile_password": ["gw-1"]}}, "Export what the engine reads it from instead"),
         ({"engine": {**ENGINE, "base_url": "8000"}}, "engine.base_url"),
         ({"engine": {**ENGINE, "restart": "never"}}, "engine.restart"),
         ({"engine": None}, "engine: is missing"),
@@ -125,6 +131,26 @@ def test_a_plan_that_is_none_is_named_with_file_key_and_what_to_do(tmp_path: Pat
         _ = swept(tmp_path, **changes).cells
     assert f"{tmp_path / 'sweep.yaml'}: " in str(told.value) and said in str(told.value)
     assert "gw-1" not in str(told.value)
+
+
+def test_what_only_sounds_like_a_secret_is_none() -> None:
+    flags = ("long_prefill_token_threshold", "max_num_batched_tokens", "tokenizer", "ssl_keyfile", "VLLM_USE_V1")
+    assert not any(is_secret(name) for name in flags)
+    assert all(
+        map(is_secret, ("HUGGING_FACE_HUB_TOKEN", "AWS_SECRET_ACCESS_KEY", "--hf-token", "token", "DB_PASSWORD"))
+    )
+
+
+@pytest.mark.parametrize("mixes", [5, "80/20", [1], {"80/20": 1}])
+def test_mixes_that_are_none_are_named(tmp_path: Path, mixes: Any) -> None:
+    sweep = swept(tmp_path, mixes=mixes)
+    with pytest.raises(UsageError, match=r"sweep.yaml: mixes"):
+        sweep.scenario(Way("http://127.0.0.1:8000", {}), dict.fromkeys(sweep.mixes(), 1.0))
+
+
+def test_a_trace_has_a_mix_of_its_own_and_no_rate_is_found_for_it(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"sweep.yaml: trace: .* Give rates_per_s"):
+        scenario_of(swept(tmp_path, trace="day.jsonl", num_prompts=None))
 
 
 def test_keys_of_the_scenario_are_as_strict_as_anywhere(tmp_path: Path) -> None:
@@ -146,6 +172,7 @@ def test_a_cell_that_says_what_the_baseline_says_shows_the_noise(tmp_path: Path)
         (["e", "--seed", "-1"], {"seed": 3}, ["e", "--seed", "3"]),
         (["e", "--enable-x", "--y"], {"enable_x": False}, ["e", "--no-enable-x", "--y"]),
         (["e", "--no-enable-x"], {"enable_x": True}, ["e", "--enable-x"]),
+        (["e", "--enable-x", "./model"], {"enable_x": False}, ["e", "--no-enable-x", "./model"]),
         (["e", "--seed-more", "1"], {"seed": 3}, ["e", "--seed-more", "1", "--seed", "3"]),
         (["e"], {"a_b": "c", "d": 0.5}, ["e", "--a-b", "c", "--d", "0.5"]),
     ],
@@ -226,6 +253,13 @@ def test_what_is_in_force_goes_before_what_was_asked() -> None:
     ]
 
 
+def test_an_engine_whose_pages_have_another_form_is_read_by_its_log() -> None:
+    log = ARGS + "{'max_num_seqs': 8, 'compilation_config': CompilationConfig(mode=0), 'names': ['a'], 'x': 1e-05}"
+    odd = heard(log, server_info={"scheduler_config": "max_num_seqs=9"})
+    found = effective(["max_num_seqs", "names", "x"], odd, HELP)
+    assert found.values == {"max_num_seqs": 8, "names": "a", "x": 1e-05}
+
+
 def test_what_nothing_tells_is_not_taken_for_right() -> None:
     found = effective(["max_num_seqs", "scheduling_policy"], heard(ARGS + "{}"), HELP)
     assert differences({"max_num_seqs": 64, "scheduling_policy": "priority"}, found) == [
@@ -279,6 +313,11 @@ def test_a_cell_without_a_valid_run_of_a_load_is_not_passed() -> None:
     assert found.misses == {"a": "no VALID run under load 0.9, 80/20: INVALID, not passed"}
     only = choose(card({"B0": OUTSIDE}, late="B0"), ["B0"], LOADS)
     assert only.cell is None and str(only).startswith("No choice") and "cell" not in only.to_json()
+
+
+def test_a_cell_of_which_no_answer_came_inside_the_window_costs_without_end_and_can_be_written_down() -> None:
+    said = Choice("B0", {"B0": math.inf}, in_engine_seconds=True, misses={}).to_json()
+    assert json.loads(json.dumps(said, allow_nan=False))["costs_per_accepted_response"] == {"B0": "inf"}
 
 
 def test_without_limits_nothing_is_met() -> None:
