@@ -7,7 +7,7 @@ a first token, or without an answer, count as infinitely late: a target that ref
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,9 +20,16 @@ from bench.records.request import Outcome, Phase, RequestRecord
 
 QUANTILE = 0.95
 GOOD_SHARE = 0.95  # of the requests of a class, completed within all its limits: what a p95 limit asks for
+COST_GAIN_MIN = 0.05  # what an answer has to cost less, as a share, to be worth a change
 # A share of 95 % shows in a single run only where it has so many requests; fewer are judged over all runs together.
 RUN_REQUESTS_MIN = 20
 REFUSALS = (Outcome.REFUSED, Outcome.EXPIRED)
+
+
+def worth_no_change(costs: Mapping[str, float], gain_min: float = COST_GAIN_MIN) -> list[str]:
+    """Of these, in their order, the cheapest, and those against which it saves too little."""
+    lowest = min(costs.values(), default=math.inf)
+    return [name for name, cost in costs.items() if cost == lowest or cost * (1 - gain_min) < lowest]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,10 +137,9 @@ class Scorecard:
     def choice(self, load: Load) -> str | None:
         """Of those that meet every class's limits the cheapest answer, not the most answers; None: none meets them.
 
-        Without a price an engine's time is what an answer costs.
+        Without a price an engine's time is what an answer costs. The first of those that cost about the same.
         """
-        found = [(self._price(load, arm), arm) for arm in self.meeting(load)]
-        return min(found)[1] if found else None
+        return next(iter(worth_no_change({arm: self._price(load, arm) for arm in self.meeting(load)})), None)
 
     def to_json(self) -> dict[str, Any]:
         return {

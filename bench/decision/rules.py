@@ -6,7 +6,8 @@ spread of the repeats counts, not the fastest of them. A request that its client
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,6 +76,8 @@ NEEDED: Mapping[str, str] = {
     "hardware_id": "measure from the engine's machine, or state it: --metadata hardware_id=NAME",
     "engine_version": "have the engines read: --engine-url, engine_metrics_url",
 }
+# What the embedded engine's version ends with: it has no model, and its steps cost what it was told.
+EMBEDDED = "+emulator"
 # What an engine measures of itself at its start is no setting.
 MEASURED_ARGS = ("num_gpu_blocks", "kv_cache_size_tokens", "kv_cache_max_concurrency", "kv_cache_memory_bytes")
 
@@ -87,6 +90,6 @@ def identity(run: Mapping[str, Any], name: str) -> Any:
     return value
 
 
-def runs_that_can_show(counts: Sequence[int], share: float) -> list[bool]:
-    """Of so many requests each: whether one bad one alone would not already be below the share."""
-    return [count * (1 - share) >= 1 - 1e-9 for count in counts]
+def requests_to_show(share: float) -> int:
+    """As many as it takes for one bad one alone not to be below the share; one, where none may be bad."""
+    return 1 if share >= 1 else math.ceil(1 / (1 - share) - 1e-9)

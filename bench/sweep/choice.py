@@ -14,9 +14,7 @@ from typing import Any
 
 from bench.analysis.comparison import Load
 from bench.analysis.measurements import ALL
-from bench.analysis.scores import Scorecard
-
-ALIKE_SHARE = 0.02  # what the mean cost of two cells may differ by and be called the same
+from bench.analysis.scores import Scorecard, worth_no_change
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +53,7 @@ def choose(card: Scorecard, arms: Sequence[str], loads: Sequence[Load]) -> Choic
     meeting = [arm for arm in arms if arm not in misses and arm not in card.again]
     priced = all(card.of(load, arm)[ALL].cost is not None for arm in meeting for load in loads)
     costs = {arm: fmean(_cost(card, arm, load, priced=priced) for load in loads) for arm in meeting}
-    lowest = min(costs.values(), default=math.inf)
-    alike = [arm for arm in meeting if costs[arm] <= lowest * (1 + ALIKE_SHARE)]
-    return Choice(alike[0] if alike else None, costs, not priced, misses)
+    return Choice(next(iter(worth_no_change(costs)), None), costs, not priced, misses)
 
 
 def _miss(card: Scorecard, arm: str, loads: Sequence[Load]) -> str:
