@@ -79,11 +79,16 @@ class Score:
     cost: float | None
 
     @property
+    def too_few(self) -> bool:
+        """Its limits are known, and so few of it came that a share of 95 % cannot show."""
+        return self.in_time is not None and self.in_time_shown is None
+
+    @property
     def engine_seconds(self) -> float | None:
         return 1 / self.completed_per_s if self.completed_per_s else None
 
     def meets(self, good_share: float) -> bool | None:
-        """In every run that can show it, and in all together; None where nothing limits the class."""
+        """In every run that can show it, and in all together; None where nothing limits the class, or it is too few."""
         return None if self.in_time_shown is None else self.in_time_shown >= good_share
 
     def to_json(self) -> dict[str, Any]:
@@ -241,7 +246,7 @@ def p95_of(by_run: Sequence[Sequence[RequestRecord]], metric: str, *, unanswered
 
 
 def _in_time(by_run: Sequence[Sequence[RequestRecord]], limits: Limits) -> tuple[Spread | None, float | None]:
-    """The share in time, and the lowest that counts: of all runs together, or of one that can show it."""
+    """The share in time, and the lowest that counts: of all runs together, or of one that can show it, if any."""
 
     def of(records: Sequence[RequestRecord]) -> float | None:
         judged = [is_good(record, limits) for record in records]
@@ -251,7 +256,8 @@ def _in_time(by_run: Sequence[Sequence[RequestRecord]], limits: Limits) -> tuple
     if pooled is None:
         return None, None
     can_show = [share for each in by_run if len(each) >= RUN_REQUESTS_MIN and (share := of(each)) is not None]
-    return _spread(pooled, [of(each) for each in by_run]), min([pooled, *can_show])
+    shown = min([pooled, *can_show]) if sum(map(len, by_run)) >= RUN_REQUESTS_MIN else None
+    return _spread(pooled, [of(each) for each in by_run]), shown
 
 
 def _spread(pooled: float | None, single: Sequence[float | None]) -> Spread | None:

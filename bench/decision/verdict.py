@@ -136,7 +136,7 @@ def _isolation(
         return [_accepted("candidates", Standing.UNKNOWN, says, None, (), *todo.more_arms(evidence))]
     asked = standings if chosen is None else shared
     if unsure := [each.arm for each in asked if each.standing is not Standing.FAILS]:
-        return [_accepted("candidates", Standing.UNKNOWN, "may yet do", ", ".join(unsure))]
+        return [_accepted("candidates", Standing.UNKNOWN, "they may yet hold", ", ".join(unsure))]
     found = _by_chance(shared, lambda check: check.clearly_fails)
     if chosen is not None:
         return found

@@ -14,7 +14,7 @@ from typing import Any
 
 from bench.analysis.comparison import Load
 from bench.analysis.measurements import ALL
-from bench.analysis.scores import Scorecard, worth_no_change
+from bench.analysis.scores import RUN_REQUESTS_MIN, Scorecard, worth_no_change
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +65,9 @@ def _miss(card: Scorecard, arm: str, loads: Sequence[Load]) -> str:
         free = [name for name, score in own.items() if name != ALL and score.in_time is None]
         if free:
             return f"nothing limits {', '.join(free)}: give goodput"
+        few = [name for name, score in own.items() if name != ALL and score.too_few]
+        if few:
+            return f"too few of {', '.join(few)} to show it under {load.label}, {load.mix}: {RUN_REQUESTS_MIN} at least"
         missed = [name for name, score in own.items() if name != ALL and not score.meets(card.good_share)]
         if missed:
             return f"misses the limits of {', '.join(missed)} under {load.label}, {load.mix}"

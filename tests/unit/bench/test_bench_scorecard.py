@@ -167,6 +167,12 @@ def test_a_class_without_limits_leaves_no_choice(tmp_path: Path) -> None:
     assert "no choice: nothing limits long" in scorecard.describe(card)
 
 
+def test_a_handful_of_requests_leaves_no_choice(tmp_path: Path) -> None:
+    card = card_of(a_comparison(tmp_path, a_scenario(num_prompts=30), prompt))
+    assert card.choice(card.loads()[0]) is None
+    assert "no choice: fewer than 20 requests of long show no such share" in scorecard.describe(card)
+
+
 def test_the_report_has_the_scorecard_as_table_page_and_record(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
