@@ -21,9 +21,16 @@ from bench.records.request import Outcome, Phase, RequestRecord
 QUANTILE = 0.95
 GOOD_SHARE = 0.95  # of the requests of a class, completed within all its limits: what a p95 limit asks for
 COST_GAIN_MIN = 0.05  # what an answer has to cost less, as a share, to be worth a change
-# A share of 95 % shows in a single run only where it has so many requests; fewer are judged over all runs together.
-RUN_REQUESTS_MIN = 20
 REFUSALS = (Outcome.REFUSED, Outcome.EXPIRED)
+
+
+def requests_to_show(share: float) -> int:
+    """As many as it takes for one bad one alone not to be below the share; one, where none may be bad."""
+    return 1 if share >= 1 else math.ceil(1 / (1 - share) - 1e-9)
+
+
+# The share shows in a single run only where it has so many requests; fewer are judged over all runs together.
+RUN_REQUESTS_MIN = requests_to_show(GOOD_SHARE)
 
 
 def worth_no_change(costs: Mapping[str, float], gain_min: float = COST_GAIN_MIN) -> list[str]:

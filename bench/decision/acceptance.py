@@ -9,9 +9,9 @@ from typing import Any
 from bench.analysis.comparison import Load
 from bench.analysis.paired import Interval, interval
 from bench.analysis.quantiles import number, share_interval
-from bench.analysis.scores import Spread, p95_of, planned
+from bench.analysis.scores import Spread, p95_of, planned, requests_to_show
 from bench.decision.evidence import Evidence, Run
-from bench.decision.rules import RULES, Rule, requests_to_show
+from bench.decision.rules import RULES, Rule
 from bench.decision.terms import Terms
 from bench.decision.words import Standing, worst
 from bench.records.request import Outcome

@@ -6,7 +6,6 @@ spread of the repeats counts, not the fastest of them. A request that its client
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -88,8 +87,3 @@ def identity(run: Mapping[str, Any], name: str) -> Any:
     if name == "effective_args" and isinstance(value, Mapping):
         return {key: each for key, each in value.items() if key not in MEASURED_ARGS}
     return value
-
-
-def requests_to_show(share: float) -> int:
-    """As many as it takes for one bad one alone not to be below the share; one, where none may be bad."""
-    return 1 if share >= 1 else math.ceil(1 / (1 - share) - 1e-9)
