@@ -7,7 +7,7 @@ a first token, or without an answer, count as infinitely late: a target that ref
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,11 +21,25 @@ from bench.records.request import Outcome, Phase, RequestRecord
 
 QUANTILE = 0.95
 GOOD_SHARE = 0.95  # of the requests of a class, completed within all its limits: what a p95 limit asks for
-# A share of 95 % shows in a single run only where it has so many requests; fewer are judged over all runs together.
-RUN_REQUESTS_MIN = 20
+COST_GAIN_MIN = 0.05  # what an answer has to cost less, as a share, to be worth a change
 REFUSALS = (Outcome.REFUSED, Outcome.EXPIRED)
 # An end that is an error and no answer to load.
 BROKEN = (Outcome.FAILED, Outcome.TIMED_OUT, Outcome.UNFINISHED, Outcome.UNSENT)
+
+
+def requests_to_show(share: float) -> int:
+    """As many as it takes for one bad one alone not to be below the share; one, where none may be bad."""
+    return 1 if share >= 1 else math.ceil(1 / (1 - share) - 1e-9)
+
+
+# The share shows in a single run only where it has so many requests; fewer are judged over all runs together.
+RUN_REQUESTS_MIN = requests_to_show(GOOD_SHARE)
+
+
+def worth_no_change(costs: Mapping[str, float], gain_min: float = COST_GAIN_MIN) -> list[str]:
+    """Of these, in their order, the cheapest, and those against which it saves too little."""
+    lowest = min(costs.values(), default=math.inf)
+    return [name for name, cost in costs.items() if cost == lowest or cost * (1 - gain_min) < lowest]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +89,16 @@ class Score:
     cost: float | None
 
     @property
+    def too_few(self) -> bool:
+        """Its limits are known, and so few of it came that a share of 95 % cannot show."""
+        return self.in_time is not None and self.in_time_shown is None
+
+    @property
     def engine_seconds(self) -> float | None:
         return 1 / self.completed_per_s if self.completed_per_s else None
 
     def meets(self, good_share: float) -> bool | None:
-        """In every run that can show it, and in all together; None where nothing limits the class."""
+        """In every run that can show it, and in all together; None where nothing limits the class, or it is too few."""
         return None if self.in_time_shown is None else self.in_time_shown >= good_share
 
     def to_json(self) -> dict[str, Any]:
@@ -133,10 +152,9 @@ class Scorecard:
     def choice(self, load: Load) -> str | None:
         """Of those that meet every class's limits the cheapest answer, not the most answers; None: none meets them.
 
-        Without a price an engine's time is what an answer costs.
+        Without a price an engine's time is what an answer costs. The first of those that cost about the same.
         """
-        found = [(self._price(load, arm), arm) for arm in self.meeting(load)]
-        return min(found)[1] if found else None
+        return next(iter(worth_no_change({arm: self._price(load, arm) for arm in self.meeting(load)})), None)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -247,7 +265,7 @@ def p95_of(by_run: Sequence[Sequence[RequestRecord]], metric: str, *, unanswered
 
 
 def _in_time(by_run: Sequence[Sequence[RequestRecord]], limits: Limits) -> tuple[Spread | None, float | None]:
-    """The share in time, and the lowest that counts: of all runs together, or of one that can show it."""
+    """The share in time, and the lowest that counts: of all runs together, or of one that can show it, if any."""
 
     def of(records: Sequence[RequestRecord]) -> float | None:
         judged = [is_good(record, limits) for record in records]
@@ -257,7 +275,8 @@ def _in_time(by_run: Sequence[Sequence[RequestRecord]], limits: Limits) -> tuple
     if pooled is None:
         return None, None
     can_show = [share for each in by_run if len(each) >= RUN_REQUESTS_MIN and (share := of(each)) is not None]
-    return _spread(pooled, [of(each) for each in by_run]), min([pooled, *can_show])
+    shown = min([pooled, *can_show]) if sum(map(len, by_run)) >= RUN_REQUESTS_MIN else None
+    return _spread(pooled, [of(each) for each in by_run]), shown
 
 
 def _spread(pooled: float | None, single: Sequence[float | None]) -> Spread | None:

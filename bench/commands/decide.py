@@ -6,6 +6,7 @@ import argparse
 import json
 from collections.abc import Sequence
 from enum import IntEnum
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +100,7 @@ def execute(args: argparse.Namespace, _command: Sequence[str]) -> int:
         (folder / FILE).write_text(json.dumps(record, indent=2, allow_nan=False) + "\n", encoding="utf-8")
         (folder / "decision.md").write_text(markdown, encoding="utf-8")
         title, body = headline(decision), markdown.partition("\n\n")[2]
-        page = document(f"{title}: bench decision", f"<h1>{title}</h1>\n{blocks(body)}")
+        page = document(f"{title}: bench decision", f"<h1>{escape(title)}</h1>\n{blocks(body)}")
         (folder / "decision.html").write_text(page, encoding="utf-8")
     except OSError as error:
         raise UsageError(f"--out: {folder} cannot be written ({error.strerror}). Choose another.") from error

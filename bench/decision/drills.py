@@ -69,11 +69,13 @@ def faults(evidence: Evidence, arm: str, held: Sequence[Drilled], terms: Terms) 
 
 
 def is_of(drilled: Drilled, evidence: Evidence, arm: str) -> bool:
-    """By the policy's hash where both sides know it, by its name where arms are policies; else it is taken as it is."""
+    """By the policy's hash where both sides know it, else by its name; where arms are no policies it is taken as it is,
+    unless it is called as another arm.
+    """
     hashes = {identity(run.stored.run, "policy_sha256") for run in evidence.runs if run.arm == arm} - {None}
     if drilled.policy_sha256 is not None and hashes:
         return hashes == {drilled.policy_sha256}
-    return drilled.policy == arm or not is_policy(evidence, arm)
+    return drilled.policy == arm or not (is_policy(evidence, arm) or drilled.policy in evidence.arms)
 
 
 def is_policy(evidence: Evidence, arm: str) -> bool:

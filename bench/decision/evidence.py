@@ -24,6 +24,8 @@ from bench.report.material import Material
 from bench.scenario import checked
 
 Cell = tuple[str, Load, str]  # arm, load, trace
+# A single run stands beside a comparison, and a ladder goes on until it fails: neither says what was agreed.
+BESIDE = frozenset({"ladder", "run"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +71,8 @@ class Gap:
 class Evidence:
     """runs: VALID ones alone, by id. arms: the baseline first. agreed: the loads at which every class must be served.
 
-    again: arms that are the baseline once more. without: arms that were left out. prices: what the engines behind an
-    arm cost an hour, where that is known.
+    again: arms that are the baseline once more. apart: those with engines of their own for a class. without: those that
+    were left out. prices: what the engines behind an arm cost an hour, where that is known.
     """
 
     records: tuple[Record, ...]
@@ -78,6 +80,7 @@ class Evidence:
     gaps: tuple[Gap, ...]
     arms: tuple[str, ...]
     again: tuple[str, ...]
+    apart: tuple[str, ...]
     agreed: tuple[Load, ...]
     without: tuple[str, ...]
     limits: Limits
@@ -89,9 +92,18 @@ class Evidence:
 
     @property
     def candidates(self) -> list[str]:
-        """The other arms that were measured under an agreed load."""
-        measured = {run.arm for run in self.runs if run.load in self.agreed}
+        """The other arms that were measured under an agreed load; what stands beside comparisons is none."""
+        alone = all(record.kind in BESIDE for record in self.records)
+        measured = {
+            run.arm for run in self.runs if run.load in self.agreed and (alone or run.record.kind not in BESIDE)
+        }
         return [arm for arm in self.arms[1:] if arm not in self.again and arm in measured]
+
+    @property
+    def has_prices(self) -> bool:
+        """Of all that are compared: else an answer costs engine time, alike for each."""
+        compared = {self.baseline, *self.candidates, *self.again} & {run.arm for run in self.runs}
+        return compared <= set(self.prices)
 
     @property
     def class_names(self) -> list[str]:
@@ -124,6 +136,7 @@ def together(materials: Sequence[Material], terms: Terms) -> Evidence:
         gaps=tuple(_gaps(planned, runs)),
         arms=(baseline, *arms),
         again=tuple(sorted({arm for each in made for arm in each.again})),
+        apart=_apart(runs, terms),
         agreed=agreed,
         without=tuple(sorted(without)),
         limits=_limits(made, terms),
@@ -163,6 +176,12 @@ def _runs(made: Sequence[Material], records: Sequence[Record], without: frozense
     return [found[run_id] for run_id in sorted(found)]
 
 
+def _apart(runs: Sequence[Run], terms: Terms) -> tuple[str, ...]:
+    """Whatever it is called: all requests of an arm with one engine share it."""
+    shared = {run.arm for run in runs if len(run.stored.run.get("target", {}).get("engine_metrics_urls", ())) == 1}
+    return tuple(sorted({run.arm for run in runs} & set(terms.isolating) - shared))
+
+
 def _impossible(made: Material) -> set[str]:
     """Cells of a sweep whose flags the installed version does not have: no measurement can come of them."""
     file = made.folder / comparison.FILE
@@ -182,7 +201,9 @@ def _limits(made: Sequence[Material], terms: Terms) -> Limits:
 
 def _agreed(planned: Mapping[Cell, Record], runs: Sequence[Run], terms: Terms) -> tuple[Load, ...]:
     """By what was planned: whether a run of it was VALID changes nothing of what was agreed."""
-    made_by = {load: record.kind for (_, load, _), record in planned.items()}
+    made_by: dict[Load, set[str]] = {}
+    for (_, load, _), record in planned.items():
+        made_by.setdefault(load, set()).add(record.kind)
     loads = sorted(made_by, key=lambda load: (load.mix, load.rate_per_s, load.label))
     if terms.loads:
         unknown = [text for text in terms.loads if not any(text in _names(load) for load in loads)]
@@ -190,9 +211,8 @@ def _agreed(planned: Mapping[Cell, Record], runs: Sequence[Run], terms: Terms) -
             known = ", ".join(sorted({load.label for load in loads}))
             raise UsageError(f"--load: no load {unknown[0]!r} in these records; there are {known}.")
         return tuple(load for load in loads if not _names(load).isdisjoint(terms.loads))
-    # A single run stands beside a comparison, and a ladder goes on until it fails: neither says what was agreed.
-    by_kind = [load for load in loads if made_by[load] not in ("ladder", "run")]
-    by_kind = by_kind or [load for load in loads if made_by[load] == "run"]
+    by_kind = [load for load in loads if made_by[load] - BESIDE]
+    by_kind = by_kind or [load for load in loads if "run" in made_by[load]]
     if not by_kind:
         raise UsageError("--load: which rate was agreed? A ladder goes beyond it.")
     within = [load for load in by_kind if not _is_beyond_capacity(load)] or by_kind

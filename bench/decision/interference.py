@@ -13,16 +13,18 @@ from statistics import median
 
 from bench.analysis.comparison import Load
 from bench.analysis.limits import is_good
+from bench.analysis.quantiles import share_interval
 from bench.analysis.scores import RUN_REQUESTS_MIN, answered_share, planned
 from bench.decision import todo
 from bench.decision.acceptance import ArmStanding, judged
 from bench.decision.evidence import Evidence, Run
-from bench.decision.rules import RULES
+from bench.decision.rules import RULES, SAME_EVERYWHERE, identity
 from bench.decision.terms import Terms
 from bench.decision.words import Finding, Stage, Standing, worst
 from bench.records.request import Phase, RequestRecord
 
 RATE_TOLERATED = 0.95  # of a class's own rate in the mix: a run of it alone at less shows nothing
+LENGTH_TOLERATED = 0.9  # of its mean length in the mix: nor does one of shorter requests
 FITS_SHARE = 0.95  # of the offered load, answered inside the window: the engine carries the work
 
 
@@ -57,34 +59,45 @@ def interference(evidence: Evidence, standings: Sequence[ArmStanding], terms: Te
     return found
 
 
-def disturb(found: Sequence[Finding]) -> Standing:
-    """Whether the classes disturb each other, by what `interference` found."""
-    return worst([each.standing for each in found])
-
-
 def _by_itself(evidence: Evidence, load: Load, name: str, terms: Terms) -> Finding:
-    rate = _own_rate(evidence, load, name)
-    by_arm: dict[str, list[Run]] = {}
-    for run in evidence.runs:
-        if run.class_names == {name} and _offered_per_s(run, name) >= RATE_TOLERATED * rate:
-            by_arm.setdefault(run.arm, []).append(run)
-    standings = {}
-    for arm, runs in sorted(by_arm.items()):
-        checks = [check for rule in RULES if (check := judged(rule, runs, name, evidence, terms)) is not None]
-        standings[arm] = worst([each.standing for each in checks])
-    ids = tuple(sorted(run.run_id for runs in by_arm.values() for run in runs))
+    mixed = [run for run in evidence.runs if run.load == load]
+    rate, _ = _offered(mixed, name)
+    ways: tuple[str, ...] = ()
+    shown = _shown_alone(evidence, mixed, name, terms)
+    ids = tuple(sorted(run.run_id for _, _, runs in shown for run in runs))
     where = f"{name} alone at {rate:.3g}/s"
-    if Standing.HOLDS in standings.values():
-        arms = [arm for arm, standing in standings.items() if standing is Standing.HOLDS]
-        return _finding(
-            "each class by itself", Standing.HOLDS, f"{where} is in time: {', '.join(arms)}", (load, name), ids
-        )
-    if standings and set(standings.values()) == {Standing.FAILS}:
+    if arms := sorted({arm for arm, standing, _ in shown if standing is Standing.HOLDS}):
+        says, standing = f"{where} is in time: {', '.join(arms)}", Standing.HOLDS
+    elif shown and all(standing is Standing.FAILS for _, standing, _ in shown):
         says = f"{where} is late too: no isolation helps it; its limits ask for a faster engine, or a lower rate"
-        return _finding("each class by itself", Standing.FAILS, says, (load, name), ids)
-    says = f"{where} was not measured" if not standings else f"{where} was measured too little"
-    ways = todo.alone(evidence, load, name, rate)
-    return _finding("each class by itself", Standing.UNKNOWN, says, (load, name), ids, *ways)
+        standing = Standing.FAILS
+    else:
+        says = f"{where} was measured too little" if shown else f"{where} was not measured on the same thing"
+        standing, ways = Standing.UNKNOWN, todo.alone(evidence, load, name, rate)
+    return _finding("each class by itself", standing, says, (load, name), ids, *ways)
+
+
+def _shown_alone(
+    evidence: Evidence, mixed: Sequence[Run], name: str, terms: Terms
+) -> list[tuple[str, Standing, list[Run]]]:
+    """By arm and load, how a class by itself stands, where that says something of it as it comes in the mix: in time at
+    less than that says nothing, and neither does late at more.
+    """
+    rate, tokens = _offered(mixed, name)
+    by_load: dict[tuple[str, Load], list[Run]] = {}
+    for run in evidence.runs:
+        if run.class_names == {name} and _is_of_one_thing(run, mixed):
+            by_load.setdefault((run.arm, run.load), []).append(run)
+    shown = []
+    for (arm, _), runs in by_load.items():
+        own_rate, own_tokens = _offered(runs, name)
+        checks = [check for rule in RULES if (check := judged(rule, runs, name, evidence, terms)) is not None]
+        standing = worst([each.standing for each in checks])
+        is_less = own_rate < RATE_TOLERATED * rate or own_tokens < LENGTH_TOLERATED * tokens
+        is_more = own_rate * RATE_TOLERATED > rate or own_tokens * LENGTH_TOLERATED > tokens
+        if not is_less and not (is_more and standing is Standing.FAILS):
+            shown.append((arm, standing, runs))
+    return shown
 
 
 def _in_company(evidence: Evidence, load: Load, name: str, standings: Sequence[ArmStanding], terms: Terms) -> Finding:
@@ -112,7 +125,9 @@ def _in_company(evidence: Evidence, load: Load, name: str, standings: Sequence[A
         )
     share, other = each.alone_in_time / each.alone, each.together_in_time / each.together
     says = f"{share:.0%} of {each.alone} {name} that met no other class in time, {other:.0%} of {each.together} others"
-    holds = share >= terms.good_share > other
+    low, _ = share_interval(each.alone_in_time, each.alone)
+    _, high = share_interval(each.together_in_time, each.together)
+    holds = share >= terms.good_share > other and low > high
     return _finding(rule, Standing.HOLDS if holds else Standing.UNKNOWN, says, (load, name), ids)
 
 
@@ -161,15 +176,21 @@ def _fits(runs: Sequence[Run]) -> bool:
     return share is not None and share >= FITS_SHARE
 
 
-def _own_rate(evidence: Evidence, load: Load, name: str) -> float:
-    """As it came in the mix."""
-    rates = [_offered_per_s(run, name) for run in evidence.runs if run.load == load]
-    return sum(rates) / len(rates) if rates else load.rate_per_s
+def _offered(runs: Sequence[Run], name: str) -> tuple[float, float]:
+    """Requests of the class a second, and the mean of their tokens, prompt and answer."""
+    own = [
+        each for run in runs for each in run.stored.records if each.class_name == name and each.phase is Phase.WINDOW
+    ]
+    tokens = sum(each.prompt_tokens_planned + each.output_tokens_planned for each in own)
+    return len(own) / sum(run.stored.window.seconds for run in runs), tokens / max(1, len(own))
 
 
-def _offered_per_s(run: Run, name: str) -> float:
-    own = [each for each in run.stored.records if each.class_name == name and each.phase is Phase.WINDOW]
-    return len(own) / run.stored.window.seconds
+def _is_of_one_thing(run: Run, others: Sequence[Run]) -> bool:
+    """A class that is in time on another machine, or another version, shows nothing here."""
+    return all(
+        identity(run.stored.run, key) in [identity(other.stored.run, key) for other in others]
+        for key in SAME_EVERYWHERE
+    )
 
 
 def _finding(

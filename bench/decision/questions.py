@@ -17,6 +17,7 @@ from bench.decision.symptoms import engine
 from bench.decision.terms import Terms
 from bench.decision.verdict import Decision
 from bench.decision.words import NOT_ANEW, Anew, Standing
+from bench.records.request import Outcome
 from bench.report.tables import milliseconds
 
 NOT_MEASURED = "not measured"
@@ -97,9 +98,9 @@ def _burst(evidence: Evidence, arm: str, held: Sequence[Drilled]) -> Answer:
     for load in dict.fromkeys(run.load for run in beyond):
         runs = evidence.of(arm, load)
         for name in sorted({name for run in runs for name in run.class_names}, reverse=True):
-            kind, line = _under(evidence, runs, name)
-            found.append(kind)
-            lines.append(f"{load.label}, {load.mix}, {name}: {line}")
+            if (seen := _under(evidence, runs, name)) is not None:
+                found.append(seen[0])
+                lines.append(f"{load.label}, {load.mix}, {name}: {seen[1]}")
         ids += [run.run_id for run in runs]
     drilled = [each for each in held if each.drill in _BURSTS and not each.client_late]
     lines += [f"drill {each.drill}: {'passed' if each.passed else 'FAILED'}" for each in drilled]
@@ -124,16 +125,19 @@ def _is_beyond(load: Load, agreed: Sequence[Load]) -> bool:
     return bool(rates) and load.rate_per_s > max(rates) * 1.05
 
 
-def _under(evidence: Evidence, runs: Sequence[Run], name: str) -> tuple[str, str]:
+def _under(evidence: Evidence, runs: Sequence[Run], name: str) -> tuple[str, str] | None:
+    """What became of a class, and the figures; None: its clients left, all of them."""
     by_run = [[each for each in run.stored.records if planned(each) and each.class_name == name] for run in runs]
     asked = [each for records in by_run for each in records]
+    if not asked:
+        return None
     refused = sum(each.outcome in REFUSALS for each in asked) / len(asked)
     broken = sum(each.outcome in BROKEN for each in asked) / len(asked)
     answered = p95_of(by_run, "ttft_ms", unanswered=False)
     limit = next((each.at_most_ms for each in evidence.limits.get(name, ()) if each.metric == "ttft_ms"), math.inf)
-    first = math.inf if answered is None else answered.value
+    first = None if answered is None else answered.value
     line = f"{refused:.1%} refused, {broken:.1%} broken or open, first token of the others p95 {milliseconds(first)} ms"
-    if broken > REFUSED_NOTED or first > CLIFF * limit:
+    if broken > REFUSED_NOTED or (first is not None and first > CLIFF * limit):
         return "latency cliff", line
     return ("refusals" if refused > REFUSED_NOTED else "bounded queue"), line
 
@@ -142,8 +146,8 @@ def _stable(evidence: Evidence, arm: str, held: Sequence[Drilled], terms: Terms)
     question = "Are preemptions and KV pressure stable at the intended context?"
     runs = [run for load in evidence.agreed for run in evidence.of(arm, load)]
     said = engine(runs)
-    lengths = [each.prompt_tokens_planned + each.output_tokens_planned for run in runs for each in run.stored.records]
-    longest = max(lengths, default=0)
+    served = [each for run in runs for each in run.stored.records if each.outcome is Outcome.COMPLETED]
+    longest = max((each.prompt_tokens_planned + each.output_tokens_planned for each in served), default=0)
     drilled = [each for each in held if each.drill in _PRESSING and not each.client_late]
     lines = [f"drill {each.drill}: {'passed' if each.passed else 'FAILED'}" for each in drilled]
     ids = tuple(run.run_id for run in runs) + tuple(each.run_id for each in drilled)
@@ -153,7 +157,7 @@ def _stable(evidence: Evidence, arm: str, held: Sequence[Drilled], terms: Terms)
     lines.insert(
         0,
         f"{said['preemptions']:.0f} preemptions in {len(runs)} runs, KV used at most {said['KV used']:.0%}, "
-        f"the longest request {longest} tokens",
+        f"the longest request that was answered {longest} tokens",
     )
     calm = said["preemptions a request"] <= PREEMPTIONS_A_REQUEST_MAX and said["KV used"] < KV_PRESSING
     calm = calm and all(each.passed for each in drilled)
@@ -211,7 +215,6 @@ def _hardware(run: Run) -> str:
 def _worth_it(evidence: Evidence, decision: Decision, arm: str, terms: Terms) -> Answer:
     question = "Does the cost of an accepted response, retries and idle capacity counted, beat the alternative?"
     standing = decision.standing(arm)
-    known = all(each in evidence.prices for each in evidence.arms)
     refused = [each for load in evidence.agreed for run in evidence.of(arm, load) for each in run.stored.records
                if planned(each) and each.outcome in REFUSALS]  # fmt: skip
     ids = tuple(run.run_id for load in evidence.agreed for run in evidence.of(arm, load))
@@ -219,7 +222,7 @@ def _worth_it(evidence: Evidence, decision: Decision, arm: str, terms: Terms) ->
         "all of the window is paid for, idle time too; answers that ended in it divide it, warm-up's too",
         f"{len(refused)} refusals: work that is paid for and no answer; what comes again adds to the offered load",
     ]
-    if not known or standing.price is None:
+    if not evidence.has_prices or standing.price is None:
         if standing.price is not None:
             lines.append(f"an answer takes {standing.price:.3g} engine seconds")
         return Answer(question, NOT_MEASURED, tuple(lines), ids, ("… --engine-cost-per-hour X --alternative-cost Y",))

@@ -18,6 +18,8 @@ from bench.report.rollback_table import FILE
 
 _CREATE = "gateway bench manifest create DRAFT.yaml --out manifests"
 _REHEARSE = "gateway bench manifest rollback BASELINE.yaml --rehearse --candidate CANDIDATE.yaml …"
+# What the cells of a sweep differ in, where everything else is one.
+_SETTINGS = ("max_num_batched_tokens", "max_num_seqs", "long_prefill_token_threshold", "scheduling_policy")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,8 @@ def read(paths: Sequence[Path]) -> Recovery:
 
 
 def recovery(evidence: Evidence, arm: str, found: Recovery) -> list[Finding]:
-    return [_verifies(arm, found), _of_baseline(evidence, arm, found), _rehearsed(evidence, arm, found)]
+    own = [each for each in found.baselines if not _differing(evidence, evidence.baseline, each)[1]]
+    return [_verifies(arm, found), _of_baseline(evidence, arm, found, own), _rehearsed(evidence, arm, found, own)]
 
 
 def _verifies(arm: str, found: Recovery) -> Finding:
@@ -63,12 +66,12 @@ def _verifies(arm: str, found: Recovery) -> Finding:
     return _finding("manifest", Standing.HOLDS, f"as written: {names}", arm)
 
 
-def _of_baseline(evidence: Evidence, arm: str, found: Recovery) -> Finding:
-    """What it would bring back is what was measured as the baseline."""
+def _of_baseline(evidence: Evidence, arm: str, found: Recovery, own: Sequence[Manifest]) -> Finding:
+    """What it would bring back is what was measured as the baseline. own: manifests of which nothing says otherwise."""
     rule = "manifest is the baseline's"
     if not found.baselines:
         return _finding(rule, Standing.UNKNOWN, "there is none", arm)
-    compared, other = _differing(evidence, evidence.baseline, found.baselines[-1])
+    compared, other = _differing(evidence, evidence.baseline, (own or found.baselines)[-1])
     if other:
         says = f"another {', '.join(other)} than {evidence.baseline} was measured with"
         return _finding(rule, Standing.FAILS, says, arm)
@@ -78,14 +81,14 @@ def _of_baseline(evidence: Evidence, arm: str, found: Recovery) -> Finding:
     return _finding(rule, Standing.HOLDS, f"the {', '.join(compared)} that {evidence.baseline} was measured with", arm)
 
 
-def _rehearsed(evidence: Evidence, arm: str, found: Recovery) -> Finding:
+def _rehearsed(evidence: Evidence, arm: str, found: Recovery, own: Sequence[Manifest]) -> Finding:
     """The last one counts, and it was one with what is to be rolled out."""
-    baselines = {each.sha256 for each in found.baselines}
-    own = sorted((each for each in found.rehearsals if each.get("manifest_sha256") in baselines), key=_rehearsed_at)
-    if not own:
+    baselines = {each.sha256 for each in own}
+    held = sorted((each for each in found.rehearsals if each.get("manifest_sha256") in baselines), key=_rehearsed_at)
+    if not held:
         says = "rehearsed for other manifests alone" if found.rehearsals else "no rollback was rehearsed"
         return _finding("rehearsal", Standing.UNKNOWN, says, arm, _REHEARSE)
-    last = own[-1]
+    last = held[-1]
     if last.get("held") is not True:
         why = "; ".join(map(str, last.get("failures", ()))) or "it does not say why"
         return _finding("rehearsal", Standing.FAILS, f"{_rehearsed_at(last)} did not hold: {why}", arm, _REHEARSE)
@@ -93,7 +96,9 @@ def _rehearsed(evidence: Evidence, arm: str, found: Recovery) -> Finding:
     if candidate is None:
         says = "held, with a candidate whose manifest is not here"
         return _finding("rehearsal", Standing.UNKNOWN, says, arm, "… --manifest BASELINE CANDIDATE rollback.json")
-    _, other = _differing(evidence, arm, candidate)
+    compared, other = _differing(evidence, arm, candidate)
+    if not compared:
+        return _finding("rehearsal", Standing.UNKNOWN, f"held, and nothing says that {candidate.name} is {arm}", arm)
     if other:
         says = f"held, with a candidate of another {', '.join(other)} than {arm} was measured with"
         return _finding("rehearsal", Standing.FAILS, says, arm, _REHEARSE)
@@ -103,15 +108,20 @@ def _rehearsed(evidence: Evidence, arm: str, found: Recovery) -> Finding:
 def _differing(evidence: Evidence, arm: str, manifest: Manifest) -> tuple[list[str], list[str]]:
     """What of a manifest can be held against an arm's runs, and what of that is another."""
     in_file = {
-        "policy_sha256": manifest.gateway.policy.sha256,
-        "image_digest": manifest.image_digest,
-        "model_revision": manifest.model.revision,
+        "policy_sha256": {manifest.gateway.policy.sha256},
+        "image_digest": {manifest.image_digest},
+        "model_revision": {manifest.model.revision},
     }
-    measured = {
-        name: {identity(run.stored.run, name) for run in evidence.runs if run.arm == arm} - {None} for name in in_file
-    }
-    compared = [name for name in in_file if measured[name]]
-    return compared, [name for name in compared if measured[name] != {in_file[name]}]
+    engines = manifest.engines.values()
+    in_file |= {name: {str(each.args[name].value) for each in engines if name in each.args} for name in _SETTINGS}
+    runs = [run.stored.run for run in evidence.runs if run.arm == arm]
+    measured = {name: {str(value) for run in runs if (value := _said(run, name)) is not None} for name in in_file}
+    compared = [name for name in in_file if measured[name] and in_file[name]]
+    return compared, [name for name in compared if measured[name] != in_file[name]]
+
+
+def _said(run: Mapping[str, Any], name: str) -> Any:
+    return (identity(run, "effective_args") or {}).get(name) if name in _SETTINGS else identity(run, name)
 
 
 def _rehearsed_at(said: Mapping[str, Any]) -> str:

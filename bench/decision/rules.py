@@ -6,7 +6,7 @@ spread of the repeats counts, not the fastest of them. A request that its client
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,6 +73,8 @@ NEEDED: Mapping[str, str] = {
     "hardware_id": "measure from the engine's machine, or state it: --metadata hardware_id=NAME",
     "engine_version": "have the engines read: --engine-url, engine_metrics_url",
 }
+# What the embedded engine's version ends with: it has no model, and its steps cost what it was told.
+EMBEDDED = "+emulator"
 # What an engine measures of itself at its start is no setting.
 MEASURED_ARGS = ("num_gpu_blocks", "kv_cache_size_tokens", "kv_cache_max_concurrency", "kv_cache_memory_bytes")
 
@@ -83,8 +85,3 @@ def identity(run: Mapping[str, Any], name: str) -> Any:
     if name == "effective_args" and isinstance(value, Mapping):
         return {key: each for key, each in value.items() if key not in MEASURED_ARGS}
     return value
-
-
-def runs_that_can_show(counts: Sequence[int], share: float) -> list[bool]:
-    """Of so many requests each: whether one bad one alone would not already be below the share."""
-    return [count * (1 - share) >= 1 - 1e-9 for count in counts]

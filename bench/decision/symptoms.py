@@ -51,14 +51,9 @@ def engine(runs: Sequence[Run]) -> dict[str, float]:
     """What the engines said during these runs; nothing where one of them did not."""
     said = [run.stored.measurements.get("engine", {}) for run in runs]
     found = {}
-    for name, key in (
-        ("waiting in the engine", "waiting_max"),
-        ("KV used", "kv_usage_max"),
-        ("running", "running_max"),
-    ):
-        values = _numbers(each.get("during", {}).get(key) for each in said)
-        if values and len(values) == len(said):
-            found[name] = max(values)
+    used = _numbers(each.get("during", {}).get("kv_usage_max") for each in said)
+    if used and len(used) == len(said):
+        found["KV used"] = max(used)
     waited_s = _numbers(each.get("delta", {}).get("queue_seconds") for each in said)
     waits = _numbers(each.get("delta", {}).get("queue_observations") for each in said)
     if len(waited_s) == len(said) and len(waits) == len(said) and any(waits):

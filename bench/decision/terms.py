@@ -14,7 +14,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from bench.analysis.scores import GOOD_SHARE
+from bench.analysis.scores import COST_GAIN_MIN, GOOD_SHARE
 from bench.scenario import ArmName, Positive, Tokens
 
 ANY_ARM = "*"
@@ -45,7 +45,7 @@ class Terms(BaseModel):
     repeats_min: Annotated[int, Field(ge=2, le=100)] = 3
     requests_min: Annotated[int, Field(ge=20, le=100_000)] = 72
     engine_cost_per_hour: Positive | dict[ArmName | str, Positive] | None = None
-    cost_gain_min: Share = 0.05
+    cost_gain_min: Share = COST_GAIN_MIN
     alternative_cost: Positive | None = None
     context_tokens: Tokens | None = None
     drills: list[str] = DRILLS

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from bench.decision import todo
 from bench.decision.evidence import Evidence, Run
-from bench.decision.rules import NEEDED, SAME_EVERYWHERE, SAME_IN_ARM, SAME_IN_TRACE, identity
+from bench.decision.rules import EMBEDDED, NEEDED, SAME_EVERYWHERE, SAME_IN_ARM, SAME_IN_TRACE, identity
 from bench.decision.words import NOT_ANEW, Anew, Finding, Stage, Standing
 
 _SHOWN = 3
@@ -23,6 +23,7 @@ def validity(evidence: Evidence) -> list[Finding]:
         _same("same arrivals", runs, SAME_IN_TRACE, lambda run: f"{run.load.label}, {run.load.mix}, {run.trace}"),
         _same("arms as they were", runs, SAME_IN_ARM, lambda run: run.arm),
         *(_known(name, how, runs) for name, how in NEEDED.items()),
+        _real(runs),
         _read(runs),
     ]
 
@@ -105,6 +106,16 @@ def _known(name: str, how: str, runs: Sequence[Run]) -> Finding:
     says = f"{len(without)} runs do not say their {name}: {how}"
     wanted = Anew(facts=(f"{name}=NAME",)) if "metadata" in how else NOT_ANEW
     return replace(_finding(name, Standing.UNKNOWN, says, tuple(without)), anew=wanted)
+
+
+def _real(runs: Sequence[Run]) -> Finding:
+    """What a model of an engine does shows what to measure, and no engine."""
+    emulated = [run.run_id for run in runs if EMBEDDED in str(identity(run.stored.run, "engine_version"))]
+    if not emulated:
+        return _finding("a real engine", Standing.HOLDS, "no run was of the embedded engine, by its version")
+    ways = ["measure your engine in its place: the same command with its URL"]
+    says = f"{len(emulated)} runs were of the embedded engine, which has no model"
+    return _finding("a real engine", Standing.UNKNOWN, says, tuple(emulated), ways)
 
 
 def _read(runs: Sequence[Run]) -> Finding:

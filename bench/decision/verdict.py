@@ -12,12 +12,13 @@ from dataclasses import dataclass, replace
 
 from bench.analysis.comparison import ArmRun, Load
 from bench.analysis.paired import Difference, Interval, differences
+from bench.analysis.scores import worth_no_change
 from bench.decision import drills, recovery, todo
-from bench.decision.acceptance import ArmStanding, Check, stand
+from bench.decision.acceptance import ArmStanding, Check, saving, stand
 from bench.decision.changes import Failure
 from bench.decision.drills import Drilled
 from bench.decision.evidence import Evidence
-from bench.decision.interference import disturb, interference
+from bench.decision.interference import interference
 from bench.decision.recovery import Recovery
 from bench.decision.symptoms import failures
 from bench.decision.terms import Terms
@@ -48,8 +49,9 @@ class Decision:
             return []
         open_ = [each for each in self.findings if each.standing is not Standing.HOLDS]
         if self.on_load_alone is Verdict.MISSING:
-            late = [each for each in open_ if each.stage is Stage.ACCEPTANCE and each.standing is Standing.UNKNOWN]
-            return [each for each in open_ if each.stage is Stage.VALIDITY] + late
+            late = [each for each in open_ if each.stage is Stage.ACCEPTANCE]
+            unknown = [each for each in late if each.standing is Standing.UNKNOWN]
+            return [each for each in open_ if each.stage is Stage.VALIDITY] + (unknown or late)
         return [each for each in open_ if each.stage is not Stage.ACCEPTANCE]
 
     def stage(self, stage: Stage) -> list[Finding]:
@@ -63,13 +65,15 @@ def decide(evidence: Evidence, terms: Terms, held: Sequence[Drilled], found: Rec
     standings = [_baseline(evidence, terms), *(stand(evidence, arm, terms) for arm in evidence.candidates)]
     on_load, arm, accepted = _on_load(evidence, standings, terms)
     findings = [*validity(evidence), *accepted]
-    if Stage.FAULTS in WANTED[on_load]:
+    # Engines apart that are there are rolled out as any other change is.
+    is_there = on_load is Verdict.ISOLATE and arm != evidence.baseline
+    wanted = WANTED[Verdict.RETUNE if is_there else on_load]
+    if Stage.FAULTS in wanted:
         findings += drills.faults(evidence, arm, held, terms)
-    if Stage.RECOVERY in WANTED[on_load]:
+    if Stage.RECOVERY in wanted:
         findings += recovery.recovery(evidence, arm, found)
-    wanted = [stage for stage in WANTED[on_load] if stage is not Stage.ACCEPTANCE]
-    passed = all(each.standing is Standing.HOLDS for each in findings if each.stage in wanted)
-    verdict = on_load if passed else Verdict.MISSING
+    late = [each for each in findings if each.standing is not Standing.HOLDS and each.stage is not Stage.ACCEPTANCE]
+    verdict = Verdict.MISSING if late else on_load
     is_disturbed = on_load is Verdict.ISOLATE
     return Decision(
         verdict=verdict,
@@ -99,54 +103,61 @@ def _on_load(evidence: Evidence, standings: Sequence[ArmStanding], terms: Terms)
         return Verdict.MISSING, baseline.arm, findings
     holding = [each for each in candidates if each.standing is Standing.HOLDS]
     if baseline.standing is Standing.HOLDS:
-        findings += [_saves(each, each.saving, terms) for each in holding if each.saving is not None]
-        holding = [each for each in holding if _is_cheaper(each, evidence, terms) and each.arm not in terms.isolating]
+        cheaper = [each for each in holding if _is_cheaper(each, evidence, terms)]
+        findings += [_saves(each, each.saving, terms, each in cheaper) for each in holding if each.saving is not None]
+        holding = [each for each in cheaper if each.arm not in evidence.apart]
     paid = {each.arm: pays for each in holding if (pays := _pays(evidence, each)) is not None}
     findings += paid.values()
-    chosen = _chosen([each for each in holding if each.arm not in paid], terms)
-    if chosen is not None:
-        return Verdict.ISOLATE if chosen.arm in terms.isolating else Verdict.RETUNE, chosen.arm, findings
+    holding = [each for each in holding if each.arm not in paid]
+    chosen = _cheapest([each for each in holding if each.arm not in evidence.apart], terms)
     if baseline.standing is Standing.HOLDS:
-        return Verdict.KEEP, baseline.arm, findings
-    found = _why_none_holds(evidence, standings, terms)
-    is_shown = not paid and disturb(found) is Standing.HOLDS
-    verdict = Verdict.ISOLATE if is_shown else Verdict.MISSING
-    return verdict, baseline.arm, [*findings, *found]
+        return (Verdict.KEEP, baseline.arm, findings) if chosen is None else (Verdict.RETUNE, chosen.arm, findings)
+    if chosen is None:
+        apart = _cheapest(holding, terms)
+        found = _isolation(evidence, standings, terms, apart)
+        verdict, serves = Verdict.ISOLATE, baseline if apart is None else apart
+    else:
+        found = _by_chance([baseline], lambda check: check.clear_once)
+        verdict, serves = Verdict.RETUNE, chosen
+    if any(each.standing is not Standing.HOLDS for each in found):
+        verdict, serves = Verdict.MISSING, baseline
+    return verdict, serves.arm, [*findings, *found]
 
 
-def _chosen(holding: Sequence[ArmStanding], terms: Terms) -> ArmStanding | None:
-    """On a shared engine, where any such arm holds."""
-    shared = _cheapest([each for each in holding if each.arm not in terms.isolating], terms)
-    return _cheapest(holding, terms) if shared is None else shared
-
-
-def _why_none_holds(evidence: Evidence, standings: Sequence[ArmStanding], terms: Terms) -> list[Finding]:
-    """Empty where an arm may still hold: it was measured too little."""
-    candidates = standings[1:]
-    if not candidates:
-        says = "nothing but the baseline was measured"
+def _isolation(
+    evidence: Evidence, standings: Sequence[ArmStanding], terms: Terms, chosen: ArmStanding | None
+) -> list[Finding]:
+    """What it takes: no arm on a shared engine may do, because engines apart are dear. Beside that, that such engines
+    were measured and do (chosen), or that the classes disturb each other.
+    """
+    shared = [each for each in standings if each.arm not in evidence.apart]
+    if len(shared) < 2:
+        says = "nothing but the baseline was measured on a shared engine"
         return [_accepted("candidates", Standing.UNKNOWN, says, None, (), *todo.more_arms(evidence))]
-    if any(each.standing is not Standing.FAILS for each in candidates):
-        return []
-    apart = [each.arm for each in candidates if each.arm in terms.isolating]
-    if apart:
+    asked = standings if chosen is None else shared
+    if unsure := [each.arm for each in asked if each.standing is not Standing.FAILS]:
+        return [_accepted("candidates", Standing.UNKNOWN, "they may yet hold", ", ".join(unsure))]
+    found = _by_chance(shared, lambda check: check.clearly_fails)
+    if chosen is not None:
+        return found
+    if apart := [each.arm for each in standings if each.arm in evidence.apart]:
         says = "engines of their own were measured for each class, and do not do either"
         return [_accepted("isolation", Standing.FAILS, says, ", ".join(apart), _ids(evidence, apart[0]))]
-    return [*_narrow(candidates), *interference(evidence, standings, terms)]
+    seen = interference(evidence, shared, terms)
+    return [*found, *(seen or [_accepted("isolation", Standing.UNKNOWN, "one class alone was measured", None)])]
 
 
-def _narrow(candidates: Sequence[ArmStanding]) -> list[Finding]:
-    """Engines apart are dear: an arm that fails by a hair may yet hold, and is measured more first."""
+def _by_chance(standings: Sequence[ArmStanding], is_clear: Callable[[Check], bool]) -> list[Finding]:
+    """Changes are dear: an arm that fails by a hair may yet hold, and is measured more first."""
     found = []
-    for each in candidates:
+    for each in standings:
         failing = [check for check in each.checks if check.standing is Standing.FAILS]
-        if any(check.clearly_fails for check in failing):
+        if any(map(is_clear, failing)):
             continue
-        lowest = min(failing, key=lambda check: check.share)
+        lowest = min(failing, key=lambda check: check.lowest)
         says = f"{lowest.class_name}: {lowest.rule.name} {lowest.share:.1%} of {lowest.requests}: it may be chance"
-        wanted = Anew(runs=2 * len(lowest.runs))
         narrow = _accepted("clearly late", Standing.UNKNOWN, says, each.arm, lowest.runs)
-        found.append(replace(narrow, anew=wanted))
+        found.append(replace(narrow, anew=Anew(runs=2 * len(lowest.runs))))
     return found
 
 
@@ -160,15 +171,22 @@ def _stands(each: ArmStanding, terms: Terms) -> Finding:
     if each.standing is Standing.FAILS:
         says = "; ".join(_failing(deciding))
         return _accepted("every class", Standing.FAILS, says, each.arm, ids)
-    runs, requests = min(((len(check.runs), check.requests) for check in deciding), key=_least(terms), default=(0, 0))
-    says = f"{runs} runs of {terms.repeats_min} and {requests} requests of {terms.requests_min} at least, of some class"
-    wanted = max(terms.repeats_min, math.ceil(runs * terms.requests_min / max(1, requests)))
+    if not deciding:
+        says, wanted = "not measured at every agreed load", terms.repeats_min
+    else:
+        least = min(deciding, key=lambda one: _there(one, terms))
+        runs, requests = len(least.runs), least.requests
+        says = (
+            f"{runs} runs of {terms.repeats_min} and {requests} requests of {least.requests_wanted} at least: "
+            f"{least.class_name}, {least.rule.name} {least.share:.1%}"
+        )
+        wanted = max(terms.repeats_min, math.ceil(runs * least.requests_wanted / requests))
     return replace(_accepted("every class", Standing.UNKNOWN, says, each.arm, ids), anew=Anew(runs=wanted))
 
 
-def _least(terms: Terms) -> Callable[[tuple[int, int]], float]:
-    """By how much of the evidence that it takes is there."""
-    return lambda each: min(each[0] / terms.repeats_min, each[1] / terms.requests_min)
+def _there(check: Check, terms: Terms) -> float:
+    """How much of the evidence that it takes is there."""
+    return min(len(check.runs) / terms.repeats_min, check.requests / check.requests_wanted)
 
 
 def _failing(checks: Sequence[Check]) -> list[str]:
@@ -185,33 +203,29 @@ def _failing(checks: Sequence[Check]) -> list[str]:
 
 def _is_cheaper(each: ArmStanding, evidence: Evidence, terms: Terms) -> bool:
     """Clearly: on every trace alike, by more than the A/A runs differ, and by enough to be worth a change."""
-    saving = each.saving
-    if saving is None or saving.low is None or saving.traces < terms.repeats_min:
+    found = each.saving
+    if found is None or found.low is None or found.traces < terms.repeats_min:
         return False
-    return saving.mean >= terms.cost_gain_min and saving.low > 0 and saving.mean > _noise(evidence, terms)
+    return found.mean >= terms.cost_gain_min and found.low > 0 and found.mean > _noise(evidence)
 
 
-def _noise(evidence: Evidence, terms: Terms) -> float:
+def _noise(evidence: Evidence) -> float:
     """Of the cost of an answer, where nothing differs; 0 where no A/A run says."""
-    means = [stand(evidence, arm, terms).saving for arm in evidence.again]
+    means = [saving(evidence, arm) for arm in evidence.again]
     return max((abs(each.mean) for each in means if each is not None), default=0.0)
 
 
 def _cheapest(holding: Sequence[ArmStanding], terms: Terms) -> ArmStanding | None:
     """The lowest cost of an answer; of those that cost about the same, the one with the most room in its limits."""
-    priced = [each for each in holding if each.price is not None]
-    if not priced:
-        return None
-    lowest = min(each.price for each in priced if each.price is not None)
-    alike = [each for each in priced if each.price is not None and each.price <= lowest * (1 + terms.cost_gain_min)]
-    return min(alike, key=lambda each: (each.margin, each.arm))
+    prices = {each.arm: each.price for each in holding if each.price is not None}
+    alike = worth_no_change(prices, terms.cost_gain_min)
+    return min((each for each in holding if each.arm in alike), key=lambda each: (each.margin, each.arm), default=None)
 
 
-def _saves(each: ArmStanding, saving: Interval, terms: Terms) -> Finding:
-    known = saving.low is not None and saving.high is not None
-    within = f", 95 % interval {saving.low:+.1%} to {saving.high:+.1%}" if known else ", no interval"
-    says = f"an answer costs {saving.mean:.1%} less{within}; {terms.cost_gain_min:.0%} is worth a change"
-    is_enough = known and saving.low is not None and saving.low > 0 and saving.mean >= terms.cost_gain_min
+def _saves(each: ArmStanding, found: Interval, terms: Terms, is_enough: bool) -> Finding:
+    known = found.low is not None and found.high is not None
+    within = f", 95 % interval {found.low:+.1%} to {found.high:+.1%}" if known else ", no interval"
+    says = f"an answer costs {found.mean:.1%} less{within}; {terms.cost_gain_min:.0%} is worth a change"
     return _accepted("lower cost", Standing.HOLDS if is_enough else Standing.FAILS, says, each.arm)
 
 

@@ -44,8 +44,8 @@ class Standing(StrEnum):
     UNKNOWN = "not shown"
 
 
-# The stages that each verdict has to pass. What is kept changes nothing that would have to be rolled back; what is
-# isolated is still to be built, and has its own drills and its own rehearsal then.
+# The stages that each verdict has to pass. What is kept changes nothing that would have to be rolled back; isolation
+# that is still to be built has its own drills and its own rehearsal then.
 WANTED = {
     Verdict.KEEP: (Stage.VALIDITY, Stage.ACCEPTANCE, Stage.FAULTS),
     Verdict.RETUNE: (Stage.VALIDITY, Stage.ACCEPTANCE, Stage.FAULTS, Stage.RECOVERY),

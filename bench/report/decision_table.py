@@ -71,8 +71,7 @@ def _said(evidence: Evidence, decision: Decision) -> str:
     lines += [f"left out: {', '.join(evidence.without)}"] if evidence.without else []
     lines.append(f"agreed load: {'; '.join(f'{load.label}, {load.mix}' for load in evidence.agreed)}")
     if decision.verdict is not decision.on_load_alone:
-        named = decision.on_load_alone in (Verdict.RETUNE, Verdict.ISOLATE)
-        arm = f", {decision.on_load_alone_arm}" if named else ""
+        arm = "" if decision.on_load_alone_arm == evidence.baseline else f", {decision.on_load_alone_arm}"
         lines.append(f"the measured load alone says: {decision.on_load_alone}{arm}")
     why = decision.why()
     lines += [f"{each.standing}: {_one(each)}" for each in why[:_WHY_SHOWN]]
@@ -137,7 +136,7 @@ def _check(each: Check) -> list[str]:
         str(each.standing),
         f"{each.share:.1%}",
         f"{each.lowest:.1%}",
-        f"{each.at_least:.0%}",
+        f"{100 * each.at_least:g}%",
         str(each.requests),
         str(len(each.runs)),
         p95,
@@ -146,7 +145,7 @@ def _check(each: Check) -> list[str]:
 
 
 def _costs(evidence: Evidence, decision: Decision) -> str:
-    known = all(arm in evidence.prices for arm in evidence.arms)
+    known = evidence.has_prices
     rows = []
     for each in decision.standings:
         saving = NOTHING if each.saving is None or each.arm == evidence.baseline else f"{each.saving.mean:.1%}"

@@ -108,16 +108,30 @@ def _planned(scenario: Mapping[str, Any]) -> int:
 
 def _single(folder: Path) -> Material:
     run = stored.read_run(folder)
-    offered = float(run.measurements["window"]["offered_per_s"])
     arm = str(run.run["target"].get("name", "target"))
     mix = "/".join(str(share) for share in run.run["trace_origin"].get("mix", {}).values()) or "replay"
     return Material(
         title=folder.name,
         folder=folder,
-        runs=[ReportRun(arm, Load(f"{offered:.3g} requests/s", offered, mix), "run", run)],
+        runs=[ReportRun(arm, _load_of_one(run, mix), _trace_of_one(run), run)],
         arms=[arm],
         again=[],
         limits=parse_limits(run.run["goodput"], "goodput"),
         cost_per_hour=run.run.get("engine_cost_per_hour"),
         planned=1,
     )
+
+
+def _load_of_one(run: StoredRun, mix: str) -> Load:
+    """By the rate that was asked for, so that repeats on other seeds are of one load; else by what came."""
+    origin = run.run["trace_origin"]
+    asked = origin.get("rate_per_s")
+    if asked is not None and not {"bursts", "rate_to_per_s"} & set(origin):
+        return Load(f"{asked:g} requests/s", float(asked), mix)
+    offered = float(run.measurements["window"]["offered_per_s"])
+    return Load(f"{offered:.3g} requests/s", offered, mix)
+
+
+def _trace_of_one(run: StoredRun) -> str:
+    seed = run.run.get("seeds", {}).get("trace")
+    return "run" if seed is None else f"seed {seed}"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from bench.analysis.comparison import Load
 from bench.analysis.measurements import ALL
-from bench.analysis.scores import Score, Scorecard, ScoredRun, Spread, scorecard
+from bench.analysis.scores import COST_GAIN_MIN, RUN_REQUESTS_MIN, Score, Scorecard, ScoredRun, Spread, scorecard
 from bench.report.material import Material, ReportRun
 from bench.report.tables import NOTHING, milliseconds, rate, table
 
@@ -59,9 +59,12 @@ def _choice(card: Scorecard, load: Load) -> str:
         free = sorted({name for name in everything if _is_free(card, load, name)})
         if free:
             return f"no choice: nothing limits {', '.join(free)}"
-        return f"no choice: in none are {card.good_share:.0%} of every class in time"
+        if few := sorted({each.class_name for each in card.scores if each.load == load and each.too_few} - {ALL}):
+            return f"no choice: fewer than {RUN_REQUESTS_MIN} requests of {', '.join(few)} show no such share"
+        return f"no choice: in none are {100 * card.good_share:g}% of every class in time"
     by = "the lowest cost of an answer" if _priced(card, load) else "the least engine time for an answer"
-    return f"{chosen}: {by} of those that meet every class's limits ({', '.join(meeting)})"
+    alike = f", or the first within {COST_GAIN_MIN:.0%} of it," if len(meeting) > 1 else ""
+    return f"{chosen}: {by}{alike} of those that meet every class's limits ({', '.join(meeting)})"
 
 
 def _is_free(card: Scorecard, load: Load, name: str) -> bool:

@@ -14,9 +14,7 @@ from typing import Any
 
 from bench.analysis.comparison import Load
 from bench.analysis.measurements import ALL
-from bench.analysis.scores import Scorecard
-
-ALIKE_SHARE = 0.02  # what the mean cost of two cells may differ by and be called the same
+from bench.analysis.scores import RUN_REQUESTS_MIN, Scorecard, worth_no_change
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +55,7 @@ def choose(card: Scorecard, arms: Sequence[str], loads: Sequence[Load]) -> Choic
     meeting = [arm for arm in arms if arm not in misses and arm not in card.again]
     priced = all(card.of(load, arm)[ALL].cost is not None for arm in meeting for load in loads)
     costs = {arm: fmean(_cost(card, arm, load, priced=priced) for load in loads) for arm in meeting}
-    lowest = min(costs.values(), default=math.inf)
-    alike = [arm for arm in meeting if costs[arm] <= lowest * (1 + ALIKE_SHARE)]
-    return Choice(alike[0] if alike else None, costs, not priced, misses)
+    return Choice(next(iter(worth_no_change(costs)), None), costs, not priced, misses)
 
 
 def _miss(card: Scorecard, arm: str, loads: Sequence[Load]) -> str:
@@ -71,6 +67,9 @@ def _miss(card: Scorecard, arm: str, loads: Sequence[Load]) -> str:
         free = [name for name, score in own.items() if name != ALL and score.in_time is None]
         if free:
             return f"nothing limits {', '.join(free)}: give goodput"
+        few = [name for name, score in own.items() if name != ALL and score.too_few]
+        if few:
+            return f"too few of {', '.join(few)} to show it under {load.label}, {load.mix}: {RUN_REQUESTS_MIN} at least"
         missed = [name for name, score in own.items() if name != ALL and not score.meets(card.good_share)]
         if missed:
             return f"misses the limits of {', '.join(missed)} under {load.label}, {load.mix}"

@@ -126,7 +126,9 @@ def test_cells_are_measured_on_engines_that_run_as_asked_and_all_others_are_inva
     assert first == ["the engine ended with code 2 at its start"]
     assert then == [f"given up after 1 starts that failed; the last one: {first[0]}"]
     assert "--num-gpu-blocks-override: 2 blocks" in err, "the last words of its log"
-    assert json.loads((kept.path / "scorecard.json").read_text())["choice"]["cell"] == "B0"
+    choice = json.loads((kept.path / "scorecard.json").read_text())["choice"]
+    assert "cell" not in choice and choice["misses"]["B0"].startswith("too few of short, long"), "of eight requests"
+    assert choice["misses"]["unknown"].startswith("no VALID run")
     assert main(["report", str(kept.path)]) == 4
 
 

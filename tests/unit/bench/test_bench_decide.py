@@ -249,7 +249,8 @@ def test_drills_are_of_an_arm_by_its_policys_hash_else_by_its_name(kept: Path, t
     _, decision = decided(kept, faults=[faults])
     assert findings(decision, "drills") == [("first", Standing.UNKNOWN)]
     unhashed = [a_comparison(tmp_path, a_scenario(**BUSY), prompt, policies=words) for words in ((), POLICIES)]
-    assert decided(unhashed[0], faults=[drilled(tmp_path, "second")])[1].verdict is Verdict.KEEP
+    assert decided(unhashed[0], faults=[drilled(tmp_path, "mine")])[1].verdict is Verdict.KEEP
+    assert decided(unhashed[0], faults=[drilled(tmp_path, "second")])[1].verdict is Verdict.MISSING, "of another arm"
     assert (
         decided(unhashed[1], faults=[drilled(tmp_path, "first", names=[*DRILLS, "stale-metrics"])])[1].verdict
         is Verdict.KEEP
@@ -477,6 +478,7 @@ def test_a_class_that_is_late_by_itself_is_not_helped_by_isolation(
     _, decision = decided(split, alone(tmp_path, "short", late), apart[1])
     assert decision.verdict is Verdict.MISSING
     assert "no isolation helps it" in says(decision, "each class by itself")
+    assert "each class by itself" in {each.rule for each in decision.why()}, "the first lines say why"
 
 
 def test_a_class_measured_alone_at_a_lower_rate_shows_nothing(split: Path, apart: list[Path], tmp_path: Path) -> None:
@@ -535,10 +537,14 @@ def test_who_is_quick_on_an_empty_engine_alone_shows_no_interference(tmp_path: P
 def test_an_arm_with_engines_apart_is_isolation_itself(tmp_path: Path, answer: Answer, verdict: Verdict) -> None:
     arms = [{"name": name, "base_url": "http://127.0.0.1:1"} for name in ("first", "second", "isolated")]
     apart = lambda each: answer(each) if each.cell.arm.name == "isolated" else late_for("first", "second")(each)  # noqa: E731
-    folder = a_comparison(tmp_path, a_scenario(arms=arms, **BUSY), apart)
+    folder = a_comparison(tmp_path, a_scenario(arms=arms, **BUSY), apart, facts=of_arms)
     _, decision = decided(folder, alone(tmp_path, "short", prompt), alone(tmp_path, "long", prompt))
-    assert decision.verdict is verdict
-    assert decision.arm == ("isolated" if verdict is Verdict.ISOLATE else "first")
+    assert decision.on_load_alone is verdict
+    assert decision.on_load_alone_arm == ("isolated" if verdict is Verdict.ISOLATE else "first")
+    if verdict is Verdict.ISOLATE:
+        assert {each.rule for each in decision.why()} >= {"drills", "rehearsal"}, "it is rolled out as any change is"
+        faults, way_back = drilled(tmp_path, "isolated"), rehearsed(tmp_path, second="isolated")
+        assert decided(folder, faults=[faults], manifests=way_back)[1].arm == "isolated"
     _, decision = decided(a_comparison(tmp_path, a_scenario(arms=arms, **BUSY), late_for("first")))
     assert (decision.on_load_alone, decision.on_load_alone_arm) == (Verdict.RETUNE, "second")
 
@@ -636,6 +642,143 @@ def test_every_kind_of_limit_is_a_rule(tmp_path: Path, answer: Answer, rule: str
     _, decision = decided(folder)
     failing = {each.rule.name for each in decision.standing("first").checks if each.standing is Standing.FAILS}
     assert rule in failing
+
+
+@pytest.mark.parametrize("good_share", [0.999, 1.0])
+def test_a_share_that_takes_more_requests_than_there_are_is_not_met_by_many_bad_ones(
+    tuned: Path, good_share: float
+) -> None:
+    _, decision = decided(tuned, good_share=good_share)
+    assert [each.standing for each in decision.standings] == [Standing.FAILS, Standing.HOLDS]
+
+
+def test_too_few_requests_to_show_a_share_hold_only_while_none_is_bad(tmp_path: Path) -> None:
+    """Two errors of ninety: more than one in a hundred, and no proof of it."""
+
+    def answer(planned: Planned) -> RequestRecord:
+        may = planned.class_name == "short" and planned.cell.arm.name == "first" and planned.cell.block.seed < 3
+        if may and planned.cell.cell_id not in cut:
+            cut.add(planned.cell.cell_id)
+            return completed(planned, ttft_ms=200.0, outcome=Outcome.FAILED, reason="cut")
+        return prompt(planned)
+
+    cut: set[str] = set()
+    evidence, decision = decided(a_comparison(tmp_path, a_scenario(mixes=["50/50"], num_prompts=60), answer))
+    assert [each.standing for each in decision.standings] == [Standing.UNKNOWN, Standing.HOLDS]
+    assert "90 requests of 100 at least: short, errors 97.8%" in says(decision, "every class")
+    assert any("seeds: [4]" in each for each in commands(evidence, decision))
+
+
+def test_a_baseline_that_fails_by_a_hair_is_measured_more_before_anything_is_changed(
+    apart: list[Path], tmp_path: Path
+) -> None:
+    hair = late_for("first", share=16)
+    folder = a_comparison(tmp_path, a_scenario(num_prompts=180), hair)
+    evidence, decision = decided(folder)
+    assert decision.standing("first").standing is Standing.FAILS and decision.on_load_alone is Verdict.MISSING
+    assert "it may be chance" in says(decision, "clearly late")
+    assert any("seeds: [4, 5, 6]" in each for each in commands(evidence, decision))
+    both = lambda each: late_for("second")(each) if each.cell.arm.name == "second" else hair(each)  # noqa: E731
+    _, decision = decided(a_comparison(tmp_path, a_scenario(num_prompts=180), both), *apart)
+    assert findings(decision, "clearly late") == [("first", Standing.UNKNOWN)]
+    assert decision.verdict is Verdict.MISSING, "nor are engines set apart"
+
+
+def test_engines_apart_are_for_where_another_policy_was_tried_on_a_shared_one(tmp_path: Path) -> None:
+    arms = [{"name": name, "base_url": "http://127.0.0.1:1"} for name in ("first", "isolated")]
+    folder = a_comparison(tmp_path, a_scenario(arms=arms, **BUSY), late_for("first"))
+    _, decision = decided(folder)
+    assert decision.on_load_alone is Verdict.MISSING and "on a shared engine" in says(decision, "candidates")
+    one = {"name": "isolated", "engine_metrics_urls": ["http://127.0.0.1:1/metrics"]}
+    decision = with_runs(folder, lambda run: stating(run, target=one) if run.arm == "isolated" else run)
+    assert (decision.on_load_alone, decision.on_load_alone_arm) == (Verdict.RETUNE, "isolated"), "it shares its engine"
+
+
+def test_runs_of_the_embedded_engine_are_no_evidence(kept: Path) -> None:
+    decision = with_runs(kept, lambda run: stating(run, engine_version="0.32.0+emulator"))
+    assert findings(decision, "a real engine") == [(None, Standing.UNKNOWN)] and decision.on_load_alone is Verdict.KEEP
+    assert decision.verdict is Verdict.MISSING and decision.why()[0].rule == "a real engine"
+
+
+@pytest.mark.parametrize("how", ["another machine", "shorter requests"])
+def test_a_class_alone_elsewhere_or_with_less_work_shows_nothing(
+    split: Path, apart: list[Path], tmp_path: Path, how: str
+) -> None:
+    lengths = {"short": {"prompt_tokens": 64, "output_tokens": 128}} if how == "shorter requests" else {}
+    facts = Facts(identity={"hardware_id": "hw-2"}) if how == "another machine" else Facts()
+    scenario = a_scenario(name="alone", mixes=["100/0"], rates_per_s=[1.6], num_prompts=100, lengths=lengths)
+    _, decision = decided(split, a_comparison(tmp_path, scenario, prompt, facts=lambda _: facts), apart[1])
+    assert decision.verdict is Verdict.MISSING and "was not measured" in says(decision, "each class by itself")
+
+
+def test_a_class_that_is_late_by_itself_at_a_higher_rate_is_not_late_by_itself(
+    split: Path, apart: list[Path], tmp_path: Path
+) -> None:
+    """As in a sweep, whose short requests alone come at near what the engine carries of them."""
+    more = a_scenario(name="alone", mixes=["100/0"], rates_per_s=[3.2], num_prompts=100)
+    often = a_comparison(tmp_path, more, late)
+    assert decided(split, often, *apart)[1].verdict is Verdict.ISOLATE
+    _, decision = decided(split, often, apart[1])
+    assert "short alone at 1.6/s was not measured" in says(decision, "each class by itself")
+
+
+def test_who_answers_sooner_is_no_cheaper_for_it(tmp_path: Path) -> None:
+    """Inside a window that has no warm-up before it there are more answers, of the same requests."""
+    slow = lambda each: completed(each, ttft_ms=200.0, decode_ms=9000.0 if each.cell.arm.name == "first" else 500.0)  # noqa: E731
+    limits = ["short:ttft:500", "long:ttft:9000"]
+    _, decision = decided(a_comparison(tmp_path, a_scenario(goodput=limits, **BUSY), slow))
+    assert decision.on_load_alone is Verdict.KEEP
+    saved = decision.standing("second").saving
+    assert saved is not None and saved.mean == 0.0
+
+
+def test_the_way_back_that_was_rehearsed_is_the_one_to_what_was_measured(tuned: Path, tmp_path: Path) -> None:
+    faults, other, own = drilled(tmp_path, "second"), rehearsed(tmp_path, first="another"), rehearsed(tmp_path)
+    _, decision = decided(tuned, faults=[faults], manifests=[*other, own[0]])
+    assert decision.verdict is Verdict.MISSING and says(decision, "rehearsal") == "rehearsed for other manifests alone"
+    assert decided(tuned, faults=[faults], manifests=[*other, *own])[1].verdict is Verdict.RETUNE
+
+
+@pytest.mark.parametrize(("sequences", "verdict"), [(16, Verdict.RETUNE), (32, Verdict.MISSING)])
+def test_a_candidate_of_other_settings_was_not_rehearsed(tmp_path: Path, sequences: int, verdict: Verdict) -> None:
+    """Cells of a sweep have one policy, image and model."""
+
+    def settings(cell: Cell) -> Facts:
+        number = 16 if cell.arm.name == "first" else sequences
+        return Facts(identity={"policy_sha256": policy_of("one"), "effective_args": {"max_num_seqs": number}})
+
+    folder = a_comparison(tmp_path, a_scenario(**BUSY), late_for("first"), facts=settings)
+    way_back = rehearsed(tmp_path, first="one", second="one")
+    _, decision = decided(folder, faults=[drilled(tmp_path, "one")], manifests=way_back)
+    assert decision.on_load_alone is Verdict.RETUNE and decision.verdict is verdict
+
+
+def test_single_runs_at_one_rate_are_repeats(kept: Path, tmp_path: Path) -> None:
+    runs = [run.stored.folder for run in material.read(kept).runs if run.arm == "second"]
+    evidence, decision = decided(*runs)
+    assert [load.label for load in evidence.agreed] == ["2 requests/s"] and decision.on_load_alone is Verdict.KEEP
+    arms = [{"name": name, "base_url": "http://127.0.0.1:1"} for name in ("first", "third")]
+    evidence, _ = decided(a_comparison(tmp_path, a_scenario(name="beside", arms=arms, **BUSY), prompt), *runs)
+    assert evidence.candidates == ["third"], "a single run stands beside a comparison"
+
+
+@pytest.mark.parametrize(
+    ("burst", "answer"),
+    [(refused, "refusals"), (lambda each: completed(each, ttft_ms=1.0, outcome=Outcome.CANCELLED), "bounded queue")],
+)
+def test_a_burst_that_nobody_was_answered_in_is_told_as_what_it_was(tmp_path: Path, burst: Answer, answer: str) -> None:
+    """Of short requests; the long ones are served."""
+    scenario = a_scenario(rates_per_s=[], capacity_per_s=2.0, loads=[0.5, 1.5], **BUSY)
+    beyond = lambda each: each.cell.block.load.label == "load 1.5" and each.class_name == "short"  # noqa: E731
+    either = lambda each: (burst if beyond(each) else prompt)(each)  # noqa: E731
+    evidence, decision = decided(a_comparison(tmp_path, scenario, either))
+    assert answers(evidence, decision, Terms(), [])[1].answer == answer
+
+
+def test_the_longest_request_that_was_served_is_one_that_was_answered(tmp_path: Path) -> None:
+    some = lambda each: refused(each) if each.class_name == "long" else prompt(each)  # noqa: E731
+    evidence, decision = decided(a_comparison(tmp_path, a_scenario(**BUSY), some))
+    assert answers(evidence, decision, Terms(), [])[2].answer == "yes, up to 640 tokens"
 
 
 def test_what_its_client_left_is_no_failure(tmp_path: Path) -> None:

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 from comparison_kit import Facts, Planned, a_comparison, a_scenario, completed, prompt, refused
 
-from bench.analysis.scores import Scorecard
+from bench.analysis.scores import COST_GAIN_MIN, Scorecard, worth_no_change
 from bench.cli import main
+from bench.decision.terms import Terms
 from bench.records.request import Outcome, RequestRecord
 from bench.report import scorecard
 from bench.report.material import read
@@ -107,8 +108,8 @@ def test_the_choice_is_the_cheapest_answer_of_those_that_meet_every_limit(tmp_pa
     def answer(planned: Planned) -> RequestRecord:
         if planned.cell.arm.name == "fast-for-one" and planned.class_name == "long":
             return completed(planned, ttft_ms=9500.0)
-        if planned.cell.arm.name == "slow" and planned.number % 30 == 0:
-            return completed(planned, ttft_ms=300_000.0)
+        if planned.cell.arm.name == "slow" and planned.class_name == "long" and planned.number % 2:
+            return completed(planned, ttft_ms=3000.0, decode_ms=300_000.0)
         return prompt(planned)
 
     arms = [{"name": name} for name in ("slow", "good", "fast-for-one", "slow-again")]
@@ -116,6 +117,14 @@ def test_the_choice_is_the_cheapest_answer_of_those_that_meet_every_limit(tmp_pa
     card = card_of(a_comparison(tmp_path, a_scenario(arms=arms), answer))
     (load,) = card.loads()
     assert card.meeting(load) == ["slow", "good"] and card.choice(load) == "good"
+
+
+def test_who_saves_too_little_is_not_worth_a_change() -> None:
+    assert worth_no_change({"first": 1.0, "second": 0.951, "third": 1.1}) == ["first", "second"]
+    assert worth_no_change({"first": 1.0, "second": 0.949}) == ["second"]
+    assert worth_no_change({"first": math.inf, "second": math.inf}) == ["first", "second"]
+    assert worth_no_change({}) == []
+    assert Terms().cost_gain_min == COST_GAIN_MIN, "one figure for all"
 
 
 def test_one_slow_repeat_is_enough_to_fail_where_it_can_show_it(tmp_path: Path) -> None:
@@ -156,6 +165,12 @@ def test_a_class_without_limits_leaves_no_choice(tmp_path: Path) -> None:
     card = card_of(a_comparison(tmp_path, a_scenario(goodput=["short:ttft:500"]), prompt))
     assert card.choice(card.loads()[0]) is None
     assert "no choice: nothing limits long" in scorecard.describe(card)
+
+
+def test_a_handful_of_requests_leaves_no_choice(tmp_path: Path) -> None:
+    card = card_of(a_comparison(tmp_path, a_scenario(num_prompts=30), prompt))
+    assert card.choice(card.loads()[0]) is None
+    assert "no choice: fewer than 20 requests of long show no such share" in scorecard.describe(card)
 
 
 def test_the_report_has_the_scorecard_as_table_page_and_record(

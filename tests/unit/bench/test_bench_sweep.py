@@ -274,21 +274,27 @@ LIMITS = parse_limits(["short:ttft:500"], "goodput")
 
 
 def card(
-    ends_ms: dict[str, float], *, per_hour: float | None = 3.6, late: str = "", invalid: str = "", limits=LIMITS
+    ends_ms: dict[str, float],
+    *,
+    per_hour: float | None = 3.6,
+    late: str = "",
+    invalid: str = "",
+    limits=LIMITS,
+    requests: int = 20,
 ) -> Scorecard:
-    """By cell, when the tenth answer of each run ended: later than 10 s is outside of the window, and so dearer."""
+    """By cell, when the last two of the answers of each run ended: later than 20 s is outside of the window, and dearer."""
     runs = []
     for load in LOADS:
         for cell, end_ms in ends_ms.items():
             first_token_ms = 1900.0 if cell == late and load is LOADS[1] else 1200.0
-            records = [a_record(first_token_ms=first_token_ms) for _ in range(9)]
-            records.append(a_record(first_token_ms=first_token_ms, ended_ms=end_ms))
+            records = [a_record(first_token_ms=first_token_ms) for _ in range(requests - 2)]
+            records += [a_record(first_token_ms=first_token_ms, ended_ms=end_ms)] * 2
             valid = not (cell == invalid and load is LOADS[1])
-            runs.append(ScoredRun(f"run-{cell}", ArmRun(load, "seed 1", cell, valid, Window(0.0, 10.0), records)))
+            runs.append(ScoredRun(f"run-{cell}", ArmRun(load, "seed 1", cell, valid, Window(0.0, 20.0), records)))
     return scorecard(runs, list(ends_ms), limits, per_hour)
 
 
-INSIDE, OUTSIDE = 2000.0, 11000.0
+INSIDE, OUTSIDE = 2000.0, 21000.0
 
 
 def test_the_cheapest_cell_of_those_that_meet_everything_is_chosen_and_not_a_cheaper_one_that_is_late() -> None:
@@ -323,3 +329,8 @@ def test_a_cell_of_which_no_answer_came_inside_the_window_costs_without_end_and_
 def test_without_limits_nothing_is_met() -> None:
     found = choose(card({"B0": INSIDE}, limits={}), ["B0"], LOADS)
     assert found.misses == {"B0": "nothing limits short: give goodput"}
+
+
+def test_a_cell_of_too_few_requests_has_shown_nothing() -> None:
+    found = choose(card({"B0": INSIDE}, requests=19), ["B0"], LOADS)
+    assert found.misses == {"B0": "too few of short to show it under load 0.5, 80/20: 20 at least"}
