@@ -1,7 +1,7 @@
 """The lanes of one pool under the plan in force: which lane a ticket waits in, who is next in each, who is passed over.
 
 Owns the choice of lanes and who is set aside in them. Under token budgets there are two, one a length class; without
-them one holds both lengths. Never looks at budgets.
+them one holds both lengths. Of budgets it asks one thing, whether an engine has a slot left.
 """
 
 from __future__ import annotations
