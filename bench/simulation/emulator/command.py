@@ -57,7 +57,7 @@ async def _serve(settings: flags.EmulatorSettings, said: str) -> int:
         )
         print(f"  its tokenizer: {FOLDER}", flush=True)
 
-    print(said, flush=True)
+    print(said, file=sys.stderr, flush=True)
     emulator = Emulator(settings, lambda text: print(f"emulate: {text}", file=sys.stderr, flush=True), serving)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -80,10 +80,12 @@ def start(*flags):
         text=True,
         preexec_fn=end_with_the_tests,  # noqa: PLW1509 - no thread of the tests is in the middle of anything
     )
-    line = process.stdout.readline()
-    found = re.match(rf"serving {MODEL} on http://127.0.0.1:(\d+)", line)
-    assert found, line + process.stdout.read()
-    return Embedded(process, int(found[1]))
+    said = []
+    for line in process.stdout:
+        said.append(line)
+        if found := re.match(rf"serving {MODEL} on http://127.0.0.1:(\d+)", line):
+            return Embedded(process, int(found[1]))
+    pytest.fail("".join(said))
 
 
 @pytest.fixture(scope="session")
