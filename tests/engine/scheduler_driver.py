@@ -278,8 +278,9 @@ def same_steps(*, traces: int) -> dict[str, Any]:
                 real.abort(gone)
                 model.abort(gone)
             pair = real.schedule(), model.schedule()
-            if pair[0] != pair[1]:
-                return {"steps": steps, "differs": f"seed {seed}, {flags}: {pair[0]} is not {pair[1]}"}
+            told = [(each.tokens, each.duration_s, each.first_tokens, each.ended) for each in pair]
+            if told[0] != told[1]:
+                return {"steps": steps, "differs": f"seed {seed}, {flags}: {told[0]} is not {told[1]}"}
             steps += 1
             if pair[0].tokens:
                 in_flight.append(pair)

@@ -49,6 +49,7 @@ def main(argv: Sequence[str]) -> int:
 async def _serve(settings: flags.EmulatorSettings, said: str) -> int:
     def serving(url: str) -> None:
         engine = settings.engine
+        print(said, file=sys.stderr, flush=True)
         print(f"serving {settings.models[0]} on {url}: {settings.profile.about}", flush=True)
         print(
             f"  {'priority' if engine.priority_scheduling else 'fcfs'}, {engine.max_num_batched_tokens} tokens a step, "
@@ -57,7 +58,6 @@ async def _serve(settings: flags.EmulatorSettings, said: str) -> int:
         )
         print(f"  its tokenizer: {FOLDER}", flush=True)
 
-    print(said, file=sys.stderr, flush=True)
     emulator = Emulator(settings, lambda text: print(f"emulate: {text}", file=sys.stderr, flush=True), serving)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
