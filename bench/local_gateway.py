@@ -20,6 +20,7 @@ from bench.load.target import clean_url
 from bench.own_processes import HOST, free_ports, running
 
 KEY_VARIABLE = "GATEWAY_BENCH_KEY_"
+KEYS_FILE = "_keys.yaml"  # no arm is called so: the others there have arms' names
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +88,13 @@ class LocalGateway:
             "listen": {"host": HOST, "port": self._port},
             "ops": {"host": HOST, "port": self._ops_port},
             "policy": policy,
-            "auth": {"keys_file": "keys.yaml"},
+            "auth": {"keys_file": KEYS_FILE},
             "drain": {"settle_s": 0, "deadline_s": 5},
         }
         path = self._folder / f"{name}.yaml"
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            _dump(self._folder / "keys.yaml", {"keys": self._callers.entries()})
+            _dump(self._folder / KEYS_FILE, {"keys": self._callers.entries()})
             _dump(path, said)
         except OSError as error:
             raise UsageError(f"{path}: cannot be written ({error.strerror}). Choose another --result-dir.") from error

@@ -15,7 +15,7 @@ from bench.analysis.limits import parse_limits
 from bench.analysis.prediction import check_same_traces
 from bench.commands import arguments
 from bench.commands.exits import Exit
-from bench.commands.simulate_options import BUSY, add_arguments, scenario_from
+from bench.commands.simulate_options import BUSY, PROBES, add_arguments, scenario_from
 from bench.errors import UsageError
 from bench.options import LONG, SHORT
 from bench.records.run import new_run_id
@@ -84,11 +84,12 @@ def _profiles(args: argparse.Namespace) -> list[Profile]:
 def _at_their_speed(todo: Sequence[Task], measured: Path, source: str | None) -> list[Task]:
     """Each at the speed that the measured engine had in the run of the same cell. source: None is probes."""
     runs = valid_runs(measured)
+    found = busy_by_cell(runs) if source == BUSY else by_probes(todo[0].setup.profile, runs)
+    if without := sorted({task.cell_id for task in todo} - found.keys()):
+        _say(f"at the calibration's own costs, since no VALID run of it has {source or PROBES}: {'; '.join(without)}")
     if source == BUSY:
-        busy_s = busy_by_cell(runs)
-        return [replace(task, busy_s=busy_s.get(task.cell_id)) for task in todo]
-    slower = by_probes(todo[0].setup.profile, runs)
-    return [replace(task, slower=slower.get(task.cell_id, 1.0)) for task in todo]
+        return [replace(task, busy_s=found.get(task.cell_id)) for task in todo]
+    return [replace(task, slower=found.get(task.cell_id, 1.0)) for task in todo]
 
 
 def _measured(path: Path, scenario: Scenario) -> dict[str, Any]:

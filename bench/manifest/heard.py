@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import ast
 import http.client
-import json
 import urllib.error
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.request import Request
 
-from bench.direct import direct
+from bench.direct import direct, page, page_object
 from bench.engine import start_log
 from bench.engine.metrics import parse
 from bench.engine.watch import revision_in
@@ -23,7 +21,6 @@ from bench.errors import UsageError
 from bench.manifest.schema import Argument, HealthProbe
 from bench.secret_names import is_secret
 
-ASK_S_MAX = 10.0
 # Of the engine's line of configuration, by the argument that decides it.
 _CONFIG_WORDS = {
     "dtype": "dtype",
@@ -83,13 +80,13 @@ class HeardGateway:
 def engine(url: str, probe: HealthProbe, log_text: str | None = None, key: str | None = None) -> HeardEngine:
     """log_text: of this engine's own log, where that is to be had. key: that its pages want."""
     problem = _unwell(url, probe)
-    version = _object(f"{url}/version", key).get("version")
-    listed = _object(f"{url}/v1/models", key).get("data") or []
+    version = page_object(f"{url}/version", key).get("version")
+    listed = page_object(f"{url}/v1/models", key).get("data") or []
     cards = [each for each in listed if isinstance(each, dict) and "id" in each]
     # Later ones go before earlier ones: an engine that runs knows better than what it was started with.
     args = {} if log_text is None else of_log(log_text)
-    args |= of_server_info(_object(f"{url}/server_info?config_format=json", key))
-    args |= of_metrics(_page(f"{url}/metrics", key) or "")
+    args |= of_server_info(page_object(f"{url}/server_info?config_format=json", key))
+    args |= of_metrics(page(f"{url}/metrics", key) or "")
     if cards and isinstance(context := cards[0].get("max_model_len"), int):
         args["max_model_len"] = _argument(context, "models")
     return HeardEngine(
@@ -103,7 +100,7 @@ def engine(url: str, probe: HealthProbe, log_text: str | None = None, key: str |
 
 
 def gateway(ops_url: str, pool: str, token: str | None = None) -> HeardGateway:
-    state = _object(f"{ops_url}/api/state?promises=off", token)
+    state = page_object(f"{ops_url}/api/state?promises=off", token)
     if not isinstance(state.get("policy"), dict) or not isinstance(state.get("pools"), dict):
         return HeardGateway(f"{ops_url} does not answer as the ops port of a gateway")
     of_pool = state["pools"].get(pool)
@@ -181,22 +178,3 @@ def _unwell(url: str, probe: HealthProbe) -> str | None:
         return f"{address} does not answer within {probe.within_s:g} s"
     except (OSError, http.client.HTTPException) as error:
         return f"{address} does not answer ({getattr(error, 'reason', None) or error})"
-
-
-def _object(url: str, token: str | None = None) -> dict[str, Any]:
-    """A page's JSON object; empty where there is none."""
-    try:
-        said = json.loads(_page(url, token) or "")
-    except ValueError:
-        return {}
-    return said if isinstance(said, dict) else {}
-
-
-def _page(url: str, token: str | None = None) -> str | None:
-    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-    try:
-        with direct.open(Request(url, headers=headers), timeout=ASK_S_MAX) as answer:  # noqa: S310 - as stated
-            body: bytes = answer.read()
-    except (OSError, http.client.HTTPException):
-        return None
-    return body.decode("utf-8", errors="replace")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import http.client
-import json
 import os
 import socket
 import subprocess
@@ -19,13 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
-from urllib.request import Request
 
 import uvloop
 
 from bench.children import guarded, lives, members
-from bench.direct import direct
-from bench.engine.metrics import parse
+from bench.direct import ASK_S_MAX, direct, page, page_object
+from bench.engine.metrics import Reading, parse
 from bench.engine.speed_probe import probe
 from bench.errors import UsageError
 from bench.load.target import Target
@@ -37,7 +35,6 @@ LOG_LINES_SHOWN = 15
 LOG_BYTES_READ = 16 * 1024 * 1024
 MARK_BYTES = 4096
 POLL_S = 0.25
-ASK_S_MAX = 10.0
 CLOCK_S_TOLERATED = 5.0  # its own note of its start is of whole seconds, and of another clock in a container
 
 
@@ -168,16 +165,14 @@ def _refuse_another(engine: EngineCommand, process: subprocess.Popen[bytes]) -> 
 def _heard(engine: EngineCommand, model: str, key: str | None, log: str) -> tuple[Heard, str | None, float | None]:
     if not has_arguments(log):
         raise UnfitError("the engine's log has no `non-default args` line: is engine.log_file right?")
-    listed = _asked(engine, "/v1/models", key).get("data") or []
+    url = engine.base_url
+    listed = page_object(f"{url}/v1/models", key).get("data") or []
     card = next((each for each in listed if isinstance(each, dict) and each.get("id") == model), None)
     if card is None:
         raise UnfitError(f"the engine does not serve the model {model}")
-    try:
-        reading = parse(_page(engine, "/metrics", key))
-    except (OSError, ValueError) as error:
-        raise StartError(f"the engine's /metrics cannot be read ({error})") from error
-    config = _asked(engine, "/server_info?config_format=json", key).get("vllm_config")
-    context, version = card.get("max_model_len"), _asked(engine, "/version", key).get("version")
+    reading = _reading(f"{url}/metrics", key)
+    config = page_object(f"{url}/server_info?config_format=json", key).get("vllm_config")
+    context, version = card.get("max_model_len"), page_object(f"{url}/version", key).get("version")
     return (
         Heard(
             log=log,
@@ -190,20 +185,14 @@ def _heard(engine: EngineCommand, model: str, key: str | None, log: str) -> tupl
     )
 
 
-def _asked(engine: EngineCommand, path: str, key: str | None) -> dict[str, Any]:
-    """A page of JSON; empty where the engine has none of it."""
+def _reading(url: str, key: str | None) -> Reading:
+    said = page(url, key)
+    if said is None:
+        raise StartError(f"the engine's {url} does not come, or not whole")
     try:
-        said = json.loads(_page(engine, path, key))
-    except (OSError, ValueError):
-        return {}
-    return said if isinstance(said, dict) else {}
-
-
-def _page(engine: EngineCommand, path: str, key: str | None) -> str:
-    headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-    with direct.open(Request(f"{engine.base_url}{path}", headers=headers), timeout=ASK_S_MAX) as answer:  # noqa: S310
-        body: bytes = answer.read()
-    return body.decode("utf-8", errors="replace")
+        return parse(said)
+    except ValueError as error:
+        raise StartError(f"the engine's {url} cannot be read ({error})") from error
 
 
 def warmed(engine: EngineCommand, model: str, key: str | None) -> Mapping[str, Any]:

@@ -16,6 +16,7 @@ from bench_stage import Folder, bench, started
 
 from bench.cli import main
 from bench.errors import UsageError
+from bench.local_gateway import KEYS_FILE
 from bench.own_processes import HOST, free_ports
 from bench.records.hold import held
 from bench.simulation.emulator.vocabulary import FOLDER
@@ -207,10 +208,10 @@ def test_a_policy_that_no_gateway_starts_with_is_known_before_any_engine_is_star
     assert not list(kept.path.glob("engine/*.log"))
 
     # A second session of one that goes on changes nothing of it: its gateway reads these keys.
-    keys = (kept.path / "gateway/keys.yaml").read_bytes()
+    keys = (kept.path / "gateway" / KEYS_FILE).read_bytes()
     with held(kept.path / "plan.json"):
         assert main(["sweep", "--resume", str(kept.path)]) == 2
-    assert (kept.path / "gateway/keys.yaml").read_bytes() == keys
+    assert (kept.path / "gateway" / KEYS_FILE).read_bytes() == keys
 
 
 def test_a_dry_run_checks_every_flag_and_starts_nothing(tmp_path: Path, sweep: Bench) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import bench_kit
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.analysis.classes import Window
@@ -464,6 +464,7 @@ def test_of_an_invalid_run_nothing_is_said_but_why() -> None:
     assert found.left_out == {"late": ["client lag: a request was sent 900.0 ms late"]}
 
 
+@settings(max_examples=8)
 @given(order=st.permutations(range(4)), with_invalid=st.booleans())
 def test_neither_the_order_of_runs_nor_an_invalid_one_changes_what_is_said(
     order: list[int], with_invalid: bool

@@ -5,13 +5,15 @@ from typing import Any
 
 import pytest
 from bench_kit import scripted
+from pydantic import ValidationError
 
 from bench.engine import around, sampling
 from bench.engine.around import Around
 from bench.engine.gpu import NoGpu
 from bench.engine.metrics import Reading, Unreadable
 from bench.load.target import metrics_urls
-from bench.local_gateway import chunk_tokens_max, engine_said
+from bench.local_gateway import KEYS_FILE, chunk_tokens_max, engine_said
+from bench.scenario import Arm
 
 GONE = Unreadable("no_connection")
 
@@ -135,3 +137,9 @@ def test_how_engines_were_started_is_said_of_all() -> None:
     assert engine_said({"engines": [first, second]}).endswith("2048; scheduling fcfs, max_num_batched_tokens 8192")
     assert chunk_tokens_max({"engines": [first, first]}) == 2048
     assert chunk_tokens_max({"engines": [first, second]}) is None
+
+
+def test_no_arm_is_called_as_the_file_of_the_callers_keys_is():
+    """Each arm's gateway has its configuration beside that, under the arm's own name."""
+    with pytest.raises(ValidationError, match="name"):
+        Arm(name=KEYS_FILE.removesuffix(".yaml"))

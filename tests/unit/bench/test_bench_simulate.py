@@ -266,6 +266,8 @@ def test_predictions_are_held_against_the_same_traces_alone(tmp_path, capsys):
     assert main([*command, "--result-dir", str(tmp_path / "runs")]) == 0
     said = capsys.readouterr().out
     assert "| a   | 1 requests/s, 80/20 | long TTFT p50 ms |" in said
+    assert main([*command, "--speed-from", "busy", "--result-dir", str(tmp_path / "runs")]) == 0
+    assert "no VALID run of it has busy: 1 requests/s, 80/20, seed 1, a" in capsys.readouterr().err
     [task] = study.tasks(*played_alone(scenario), {}, keeps_records=True)
     write_run(tmp_path / "1", study.run(replace(task, slower=1.25)), engine_speed={"before": [a_probe(CPU, 1.5)]})
     for source, times in [("probes", 1.5), ("busy", 1.25)]:
