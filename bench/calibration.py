@@ -11,6 +11,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 
 from bench.analysis.step_model import Sample, decode, prefill, together
 from bench.engine.lone_requests import Timed, Untimed
@@ -25,6 +26,9 @@ PREFILL_OUTPUT_TOKENS = 2  # with one alone, token and end come as one, and a te
 DECODE_PROMPT_TOKENS, DECODE_TOKENS = 16, 65
 TOGETHER = 16  # at once: what each more in a step costs shows only there
 _SMALLEST_SHARE = 8  # of a step: there the fixed cost of a step shows best
+# Of the median. Where nobody read for a while, tokens of several steps are read as one, and the time from the first to
+# the last is cut; a fit of relative errors, which bears times that are far too long, does not bear that.
+_READ_LATE_SHARE = 0.5
 
 Ask = Callable[[int, int, float], Awaitable[Timed | Untimed]]
 
@@ -42,14 +46,19 @@ def prompt_lengths(step_tokens: int, context_tokens: int | None) -> list[int]:
 
 @dataclass(slots=True)
 class Measured:
-    """What was timed, and what the engine was sent for it. ttft_s: by prompt length. together_step_s: of TOGETHER."""
+    """What was timed, and what the engine was sent for it. ttft_s: by prompt length. together: TOGETHER at once."""
 
     ttft_s: dict[int, list[float]] = field(default_factory=dict)
-    decode_step_s: list[float] = field(default_factory=list)
-    together_step_s: list[float] = field(default_factory=list)
-    samples: list[Sample] = field(default_factory=list)
+    prefill: list[Sample] = field(default_factory=list)
+    decode: list[Sample] = field(default_factory=list)
+    together: list[Sample] = field(default_factory=list)
     prompt_tokens_sent: int = 0
     requests: int = 0
+
+    @property
+    def samples(self) -> list[Sample]:
+        """What a step model is fitted to."""
+        return [*self.prefill, *self.decode, *self.together]
 
 
 async def measure(
@@ -68,28 +77,37 @@ async def measure(
             if clock() + _expected_s(measured, length) <= end_at:
                 timed = await _ask(ask, measured, length, PREFILL_OUTPUT_TOKENS, REQUEST_S_MAX)
                 measured.ttft_s.setdefault(length, []).append(timed.ttft_s)
-                measured.samples.append(prefill(length, step_tokens, timed.ttft_s))
+                measured.prefill.append(prefill(length, step_tokens, timed.ttft_s))
         if clock() < end_at:
             timed = await _ask(ask, measured, DECODE_PROMPT_TOKENS, DECODE_TOKENS, REQUEST_S_MAX)
-            measured.decode_step_s.append(timed.decode_s / timed.further_tokens)
-            measured.samples.append(decode(DECODE_PROMPT_TOKENS, timed.further_tokens, timed.decode_s))
-            measured.samples.append(prefill(DECODE_PROMPT_TOKENS, step_tokens, timed.ttft_s))
+            measured.decode.append(decode(DECODE_PROMPT_TOKENS, timed.further_tokens, timed.decode_s))
+            measured.prefill.append(prefill(DECODE_PROMPT_TOKENS, step_tokens, timed.ttft_s))
         if clock() < end_at:
             await _ask_together(ask, measured)
-    if len(measured.ttft_s) < LENGTHS_MIN or not measured.decode_step_s:
+    if len(measured.ttft_s) < LENGTHS_MIN or not measured.decode:
         raise TargetUnreachableError(
             f"only {len(measured.ttft_s)} prompt lengths could be timed in {seconds:g} s. Give it more with --duration."
         )
+    measured.decode, measured.together = _read_in_time(measured.decode), _read_in_time(measured.together)
+    if not measured.decode:
+        raise TargetUnreachableError(
+            f"the {DECODE_TOKENS} tokens of an answer come all at once, so no step can be timed. "
+            "Give --engine-url the engine itself: something between holds its answers back."
+        )
     return measured
+
+
+def _read_in_time(samples: Sequence[Sample]) -> list[Sample]:
+    least_s = _READ_LATE_SHARE * median(sample.seconds for sample in samples) if samples else 0.0
+    return [sample for sample in samples if sample.seconds > least_s]
 
 
 async def _ask_together(ask: Ask, measured: Measured) -> None:
     asked = [_ask(ask, measured, DECODE_PROMPT_TOKENS, DECODE_TOKENS, REQUEST_S_MAX) for _ in range(TOGETHER)]
     each = await asyncio.gather(*asked)
-    spans = [(timed.ttft_s, timed.ttft_s + timed.decode_s) for timed in each]
-    sample = together(DECODE_PROMPT_TOKENS, DECODE_TOKENS - 1, spans)
-    measured.together_step_s.append(sample.seconds / (DECODE_TOKENS - 1))
-    measured.samples.append(sample)
+    if all(timed.decode_s for timed in each):
+        spans = [(timed.ttft_s, timed.ttft_s + timed.decode_s) for timed in each]
+        measured.together.append(together(DECODE_PROMPT_TOKENS, DECODE_TOKENS - 1, spans))
 
 
 async def _ask(ask: Ask, measured: Measured, prompt_tokens: int, output_tokens: int, s_max: float) -> Timed:

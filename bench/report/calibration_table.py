@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from bench.analysis.step_model import Estimate, StepModel, decode, prefill
+from collections.abc import Sequence
+
+from bench.analysis.step_model import Estimate, Sample, StepModel, decode, prefill
 from bench.calibration import DECODE_PROMPT_TOKENS, DECODE_TOKENS, TOGETHER, Measured
 from bench.report.tables import milliseconds, table
 
@@ -24,10 +26,10 @@ def describe(fitted: StepModel, measured: Measured, step_tokens: int) -> str:
         rows.append([f"prefill of {length}", *_compared(times, predicted_s)])
     steps = DECODE_TOKENS - 1
     predicted_s = fitted.seconds(decode(DECODE_PROMPT_TOKENS, steps, 1.0)) / steps
-    rows.append(["decode step", *_compared(measured.decode_step_s, predicted_s)])
-    if measured.together_step_s:
-        each = decode(DECODE_PROMPT_TOKENS, steps, 1.0, sequences=TOGETHER)
-        rows.append([f"decode step of {TOGETHER}", *_compared(measured.together_step_s, fitted.seconds(each) / steps)])
+    rows.append(["decode step", *_compared(_of_a_step(measured.decode), predicted_s)])
+    if measured.together:
+        predicted_s = fitted.seconds(decode(DECODE_PROMPT_TOKENS, steps, 1.0, sequences=TOGETHER)) / steps
+        rows.append([f"decode step of {TOGETHER}", *_compared(_of_a_step(measured.together), predicted_s)])
     error = f"median {fitted.error_median:.1%}, p95 {fitted.error_p95:.1%}"
     return "\n\n".join(
         [
@@ -36,6 +38,10 @@ def describe(fitted: StepModel, measured: Measured, step_tokens: int) -> str:
             f"error of one time: {error}; {measured.requests} requests",
         ]
     )
+
+
+def _of_a_step(decoded: Sequence[Sample]) -> list[float]:
+    return [sample.seconds / (DECODE_TOKENS - 1) for sample in decoded]
 
 
 def _compared(times: list[float], predicted_s: float) -> list[str]:

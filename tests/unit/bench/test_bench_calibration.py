@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -102,8 +103,10 @@ def test_prompts_go_from_a_part_of_a_step_to_what_fits(
 class Engine:
     """Answers in no time, and moves its clock by what the true model says; who asks at once decodes at once."""
 
-    def __init__(self, slower: float = 1.0) -> None:
+    def __init__(self, slower: float = 1.0, read_late: Callable[[int], float] = lambda _decoded: 1.0) -> None:
         self.now = 0.0
+        self.read_late = read_late  # the share of its time that the given answer of many tokens seems to take
+        self.decoded = 0
         self.slower = slower
         self.asked: list[int] = []
         self.inside = self.together = 0
@@ -115,7 +118,11 @@ class Engine:
         await asyncio.sleep(0)
         self.inside -= 1
         ttft_s = self.slower * true_s(prefill(prompt_tokens, STEP, 1.0))
-        decode_s = self.slower * true_s(decode(prompt_tokens, output_tokens - 1, 1.0, sequences=self.together))
+        self.decoded += output_tokens > calibration.PREFILL_OUTPUT_TOKENS
+        read_late = self.read_late(self.decoded)
+        decode_s = (
+            read_late * self.slower * true_s(decode(prompt_tokens, output_tokens - 1, 1.0, sequences=self.together))
+        )
         self.now += (ttft_s + decode_s) / self.together
         return Timed(prompt_tokens, ttft_s, output_tokens - 1, decode_s)
 
@@ -130,9 +137,9 @@ async def test_every_length_is_timed_in_every_round_after_a_warm_up_that_is_thro
     assert {length: len(times) for length, times in measured.ttft_s.items()} == dict.fromkeys(
         LENGTHS, calibration.ROUNDS_MAX
     )
-    assert len(measured.decode_step_s) == calibration.ROUNDS_MAX
+    assert len(measured.decode) == calibration.ROUNDS_MAX
     assert measured.prompt_tokens_sent == sum(engine.asked)
-    assert len(measured.together_step_s) == calibration.ROUNDS_MAX
+    assert len(measured.together) == calibration.ROUNDS_MAX
     found = fit(measured.samples).terms
     assert [found[name].value for name in TERMS] == pytest.approx(list(TRUE), rel=0.02)
 
@@ -148,6 +155,25 @@ async def test_a_slow_engine_is_timed_in_what_fits_into_the_time() -> None:
 async def test_an_engine_that_is_too_slow_for_three_lengths_is_told_with_what_helps() -> None:
     with pytest.raises(TargetUnreachableError, match="--duration"):
         await Engine(slower=100).measured(seconds=20)
+
+
+@pytest.mark.parametrize("share", [0.0, 1e-4, 0.2])
+async def test_answers_that_were_read_in_a_bunch_say_nothing_of_a_step(share: float) -> None:
+    round_size = 1 + calibration.TOGETHER  # answers of many tokens in each, the lone one first, after one that warms up
+    measured = await Engine(read_late=lambda decoded: share if decoded % (3 * round_size) == 2 else 1.0).measured()
+    assert len(measured.decode) == calibration.ROUNDS_MAX - -(-calibration.ROUNDS_MAX // 3)
+    found = fit(measured.samples).terms
+    assert [found[name].value for name in TERMS] == pytest.approx(list(TRUE), rel=0.02)
+
+
+async def test_answers_side_by_side_that_were_read_whole_say_nothing_of_a_step() -> None:
+    measured = await Engine(read_late=lambda decoded: 0.0 if decoded == 5 else 1.0).measured()
+    assert len(measured.together) == calibration.ROUNDS_MAX - 1
+
+
+async def test_answers_that_come_whole_are_told_with_where_to_look() -> None:
+    with pytest.raises(TargetUnreachableError, match="holds its answers back"):
+        await Engine(read_late=lambda _decoded: 0.0).measured()
 
 
 async def test_a_request_that_gives_no_times_ends_the_calibration_with_its_reason() -> None:
