@@ -11,6 +11,7 @@ from bench.analysis.measurements import ALL
 from bench.errors import UsageError
 
 QUANTILES = ("p50", "p95")
+CLOSE = 0.15
 FLOW = "tokens/s"
 # What has to be equal for the traces to be.
 _SAME = (
@@ -28,21 +29,34 @@ _SAME = (
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """name: `short TTFT p50 ms`. bounds: of what was predicted with other costs, this included."""
+    """name: `short TTFT p50 ms`. bounds: of what was predicted with other costs, this included.
+
+    repeats: what each repeat alone measured, where there were several.
+    """
 
     name: str
     predicted: float
     measured: float
     bounds: tuple[float, float]
+    repeats: tuple[float, ...] = ()
 
     @property
     def ratio(self) -> float:
         return self.predicted / self.measured
 
+    @property
+    def is_close(self) -> bool:
+        return abs(self.ratio - 1) <= CLOSE
+
+    @property
+    def repeats_are_close(self) -> bool:
+        return all(abs(one / other - 1) <= CLOSE for one in self.repeats for other in self.repeats)
+
     def to_json(self) -> dict[str, Any]:
         low, high = self.bounds
         values = {"predicted": self.predicted, "low": low, "high": high, "measured": self.measured, "ratio": self.ratio}
-        return {"figure": self.name, **{name: round(value, 4) for name, value in values.items()}}
+        said = {"figure": self.name, **{name: round(value, 4) for name, value in values.items()}}
+        return {**said, "repeats": [round(value, 4) for value in self.repeats]} if self.repeats else said
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +76,16 @@ def check_same_traces(simulated: Mapping[str, Any], measured: Mapping[str, Any],
             raise UsageError(f"{where}: {key} is {measured.get(key)!r} there and {simulated.get(key)!r} here.")
 
 
-def predictions(each: Sequence[Sequence[LoadResult]], record: Mapping[str, Any]) -> list[ArmPrediction]:
+def predictions(
+    each: Sequence[Sequence[LoadResult]], record: Mapping[str, Any], by_repeat: Sequence[Sequence[LoadResult]] = ()
+) -> list[ArmPrediction]:
     """For each load and arm that are in both; pooled over the traces, as the record is.
 
-    each: the prediction, and after it those with other costs of the steps.
+    each: the prediction, and after it those with other costs of the steps. by_repeat: the measurements, apart.
     """
+    repeats = [
+        {(result.load, arm.arm): _figures(arm) for result in results for arm in result.arms} for results in by_repeat
+    ]
     measured = {(load["label"], load["mix"], arm["arm"]): arm for load in record["loads"] for arm in load["arms"]}
     found = []
     for loads in zip(*each, strict=True):
@@ -75,9 +94,16 @@ def predictions(each: Sequence[Sequence[LoadResult]], record: Mapping[str, Any])
             said = measured.get((load.label, load.mix, arm.arm))
             if said is None:
                 continue
-            others = [_predicted(one) for one in arms]
+            others = [_figures(one) for one in arms]
+            again = [own for own in (one.get((load, arm.arm)) for one in repeats) if own]
             figures = [
-                Figure(name, value, seen, _bounds([other[name] for other in others if name in other]))
+                Figure(
+                    name,
+                    value,
+                    seen,
+                    _bounds([other[name] for other in others if name in other]),
+                    tuple(own[name] for own in again if name in own) if len(again) > 1 else (),
+                )
                 for name, value in others[0].items()
                 if (seen := _measured(said, name)) is not None
             ]
@@ -89,7 +115,7 @@ def _bounds(values: Sequence[float]) -> tuple[float, float]:
     return min(values), max(values)
 
 
-def _predicted(arm: ArmResult) -> dict[str, float]:
+def _figures(arm: ArmResult) -> dict[str, float]:
     figures = {
         f"{name} TTFT {quantile} ms": value
         for name, measured in arm.classes.items()

@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,10 @@ from bench.commands.exits import Exit
 from bench.commands.simulate_options import BUSY, PROBES, add_arguments, scenario_from
 from bench.errors import UsageError
 from bench.options import LONG, SHORT
+from bench.order import Block
 from bench.records.run import new_run_id
 from bench.records.store import RunFolder
+from bench.records.stored import StoredRun
 from bench.report import prediction_table
 from bench.report.simulation_table import describe
 from bench.scenario import Scenario, checked
@@ -52,15 +54,22 @@ def execute(args: argparse.Namespace, command: Sequence[str]) -> int:
     profiles = _profiles(args)
     made = [study.setups(scenario, profile, base) for profile in profiles]
     measured = None if args.measured is None else _measured(args.measured, scenario)
-    todo = [task for each in made for task in study.tasks(scenario, each, limits, keeps_records=measured is not None)]
-    if args.measured is not None:
-        todo = _at_their_speed(todo, args.measured, args.speed_from)
+    blocks = study.once_each(scenario) if measured is None else _blocks(scenario, measured, args.measured)
+    todo = [
+        task
+        for each in made
+        for task in study.tasks(scenario, each, limits, blocks, keeps_records=measured is not None)
+    ]
+    valid = [] if args.measured is None else valid_runs(args.measured)
+    if measured is not None:
+        todo = _at_their_speed(todo, valid, args.speed_from)
     folder = RunFolder(args.result_dir, f"{scenario.name}-simulated-{new_run_id()}")
     began = time.perf_counter()
     runs = study.run_all(todo, args.jobs, lambda done: _say(f"[{done}/{len(todo)}]"))
     took_s = time.perf_counter() - began
     each_runs = [runs[at : at + len(todo) // len(made)] for at in range(0, len(todo), len(todo) // len(made))]
-    found = [] if measured is None else held_against(scenario, each_runs, limits, measured)
+    by_cell = {run.cell_id: run for run in valid}
+    found = [] if measured is None else held_against(scenario, each_runs, limits, measured, by_cell)
     simulated = Simulated(scenario, profiles[0], made[0], each_runs[0], found)
     folder.write_json("simulation.json", simulated.to_json(command))
     print(describe(simulated.over_seeds()))
@@ -81,15 +90,20 @@ def _profiles(args: argparse.Namespace) -> list[Profile]:
     return found
 
 
-def _at_their_speed(todo: Sequence[Task], measured: Path, source: str | None) -> list[Task]:
+def _at_their_speed(todo: Sequence[Task], runs: Sequence[StoredRun], source: str | None) -> list[Task]:
     """Each at the speed that the measured engine had in the run of the same cell. source: None is probes."""
-    runs = valid_runs(measured)
     found = busy_by_cell(runs) if source == BUSY else by_probes(todo[0].setup.profile, runs)
     if without := sorted({task.cell_id for task in todo} - found.keys()):
         _say(f"at the calibration's own costs, since no VALID run of it has {source or PROBES}: {'; '.join(without)}")
     if source == BUSY:
         return [replace(task, busy_s=found.get(task.cell_id)) for task in todo]
     return [replace(task, slower=found.get(task.cell_id, 1.0)) for task in todo]
+
+
+def _blocks(scenario: Scenario, measured: Mapping[str, Any], path: Path) -> list[Block]:
+    if found := study.as_measured(scenario, measured):
+        return found
+    raise UsageError(f"--measured: {path}: no trace of {scenario.name} counts in it: no arm has a VALID run of one.")
 
 
 def _measured(path: Path, scenario: Scenario) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from bench.analysis.classes import ClassMeasure
@@ -11,6 +11,8 @@ from bench.analysis.comparison import compare
 from bench.analysis.limits import Limits
 from bench.analysis.over_seeds import ArmOverSeeds, ClassOverSeeds, LoadOverSeeds, class_over_seeds, flow_over_seeds
 from bench.analysis.prediction import ArmPrediction, predictions
+from bench.order import cell_id
+from bench.records.stored import StoredRun
 from bench.scenario import Scenario
 from bench.simulation.profiles import Profile
 from bench.simulation.setup import Setup
@@ -34,13 +36,16 @@ class Simulated:
         for load in sorted({run.block.load for run in self.runs}, key=lambda each: (each.rate_per_s, each.mix)):
             arms = []
             for setup in self.setups:
-                own = [run for run in self.runs if (run.block.load, run.arm) == (load, setup.arm)]
+                played = [run for run in self.runs if (run.block.load, run.arm) == (load, setup.arm)]
+                own = list({run.block.seed: run for run in reversed(played)}.values())
                 gateways = [
                     _classes([run.gateways[at] for run in own]) for at in range(min(len(run.gateways) for run in own))
                 ]
                 flow = flow_over_seeds([run.throughput for run in own])
                 arms.append(ArmOverSeeds(setup.arm, _classes([run.classes for run in own]), flow, gateways))
-            results.append(LoadOverSeeds(load, len(self.scenario.seeds), arms))
+            results.append(
+                LoadOverSeeds(load, len({run.block.seed for run in self.runs if run.block.load == load}), arms)
+            )
         return results
 
     def to_json(self, command: Sequence[str]) -> dict[str, Any]:
@@ -66,9 +71,25 @@ def _classes(each: Sequence[Mapping[str, ClassMeasure]]) -> dict[str, ClassOverS
 
 
 def held_against(
-    scenario: Scenario, each_runs: Sequence[Sequence[Run]], limits: Limits, measured: Mapping[str, Any]
+    scenario: Scenario,
+    each_runs: Sequence[Sequence[Run]],
+    limits: Limits,
+    record: Mapping[str, Any],
+    measured: Mapping[str, StoredRun],
 ) -> list[ArmPrediction]:
-    """each_runs: the prediction, and after it those that bound it."""
+    """each_runs: the prediction, and after it those that bound it. measured: what `record` pools, by cell."""
     arms = [arm.name for arm in scenario.arms]
     compared = [compare([run.as_compared() for run in runs], arms, limits) for runs in each_runs]
-    return predictions(compared, measured)
+    by_repeat = [
+        compare(
+            [
+                replace(run.as_compared(), window=stored.window, records=stored.records)
+                for run in each_runs[0]
+                if run.block.repeat == repeat and (stored := measured.get(cell_id(run.block, run.arm))) is not None
+            ],
+            arms,
+            limits,
+        )
+        for repeat in range(1, scenario.repeats + 1)
+    ]
+    return predictions(compared, record, by_repeat)

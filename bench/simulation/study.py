@@ -6,7 +6,7 @@ Owns which runs there are and what comes back of each. Reads the clock for one t
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
@@ -129,11 +129,25 @@ def _setup(scenario: Scenario, arm: Arm, profile: Profile, base: Path) -> Setup:
     )
 
 
-def tasks(scenario: Scenario, made: Sequence[Setup], limits: Limits, *, keeps_records: bool) -> list[Task]:
+def once_each(scenario: Scenario) -> list[Block]:
+    """Every trace under every load. A repeat would be the same to the last bit."""
+    return [Block(load, seed, 1) for load in scenario.offered() for seed in scenario.seeds]
+
+
+def as_measured(scenario: Scenario, record: Mapping[str, Any]) -> list[Block]:
+    """What a comparison's record pools: the traces that count in it. Each repeat had a speed of its own."""
+    counted = {(load["label"], load["mix"], trace) for load in record["loads"] for trace in load["traces"]}
+    repeats = range(1, scenario.repeats + 1)
+    blocks = [replace(block, repeat=repeat) for block in once_each(scenario) for repeat in repeats]
+    return [block for block in blocks if (block.load.label, block.load.mix, block.trace) in counted]
+
+
+def tasks(
+    scenario: Scenario, made: Sequence[Setup], limits: Limits, blocks: Sequence[Block], *, keeps_records: bool
+) -> list[Task]:
     """Long runs first, so that no core ends with one alone."""
-    loads = sorted(scenario.offered(), key=lambda load: load.rate_per_s, reverse=True)
-    blocks = [Block(load, seed, 1) for load in loads for seed in scenario.seeds]
-    return [Task(setup, scenario, limits, block, keeps_records) for block in blocks for setup in made]
+    ordered = sorted(blocks, key=lambda block: block.load.rate_per_s, reverse=True)
+    return [Task(setup, scenario, limits, block, keeps_records) for block in ordered for setup in made]
 
 
 def run(task: Task) -> Run:

@@ -257,7 +257,7 @@ def test_predictions_are_held_against_the_same_traces_alone(tmp_path, capsys):
     scenario.write_text(json.dumps({**head, "arms": [{"name": "a"}]}))
     measured = {
         "scenario": {**Scenario.model_validate({**head, "arms": [{"name": "a"}]}).model_dump(mode="json")},
-        "loads": [{"label": "1 requests/s", "mix": "80/20", "arms": [measured_arm()]}],
+        "loads": [{"label": "1 requests/s", "mix": "80/20", "traces": ["seed 1"], "arms": [measured_arm()]}],
     }
     measured["scenario"] = {key: value for key, value in measured["scenario"].items() if value is not None}
     record = tmp_path / "comparison.json"
@@ -268,7 +268,7 @@ def test_predictions_are_held_against_the_same_traces_alone(tmp_path, capsys):
     assert "| a   | 1 requests/s, 80/20 | long TTFT p50 ms |" in said
     assert main([*command, "--speed-from", "busy", "--result-dir", str(tmp_path / "runs")]) == 0
     assert "no VALID run of it has busy: 1 requests/s, 80/20, seed 1, a" in capsys.readouterr().err
-    [task] = study.tasks(*played_alone(scenario), {}, keeps_records=True)
+    task = next(iter(tasks_of(load(scenario), scenario.parent)))
     write_run(tmp_path / "1", study.run(replace(task, slower=1.25)), engine_speed={"before": [a_probe(CPU, 1.5)]})
     for source, times in [("probes", 1.5), ("busy", 1.25)]:
         runs = tmp_path / source
@@ -283,9 +283,40 @@ def test_predictions_are_held_against_the_same_traces_alone(tmp_path, capsys):
     assert "--speed-from: of which measured runs?" in capsys.readouterr().err
 
 
-def played_alone(file: Path) -> tuple[Scenario, list[Setup]]:
-    scenario = load(file)
-    return scenario, study.setups(scenario, CPU, file.parent)
+def test_each_counted_repeat_is_played_at_its_own_speed_and_the_repeats_say_what_the_machine_does(tmp_path, capsys):
+    """A trace that does not count in the record is not played, whatever lies beside it."""
+    scenario = tmp_path / "s.yaml"
+    head = {"version": 1, "name": "s", "model": "m", "tokenizer": ".", "rates_per_s": [1.0], "num_prompts": 20}
+    head |= {"seeds": [1, 2], "repeats": 2, "arms": [{"name": "a"}]}
+    scenario.write_text(json.dumps(head))
+    traces = ["seed 1", "seed 2", "seed 1 repeat 2"]
+    measured = {
+        "scenario": Scenario.model_validate(head).model_dump(mode="json", exclude_none=True),
+        "loads": [{"label": "1 requests/s", "mix": "80/20", "traces": traces, "arms": [measured_arm()]}],
+    }
+    record = tmp_path / "comparison.json"
+    record.write_text(json.dumps(measured))
+    first, second = tasks_of(load(scenario), tmp_path)
+    factors = {"seed 1": 1.0, "seed 2": 1.1, "seed 1 repeat 2": 2.0, "seed 2 repeat 2": 1.3}
+    for number, (trace, factor) in enumerate(factors.items()):
+        task = first if trace.startswith("seed 1") else second
+        played = study.run(replace(task, slower=factor))
+        block = replace(task.block, repeat=2 if "repeat" in trace else 1)
+        write_run(tmp_path / str(number), replace(played, block=block))
+    command = ["simulate", str(scenario), "--profile", "cpu", "--measured", str(record), "--jobs", "1"]
+    assert main([*command, "--speed-from", "busy", "--result-dir", str(tmp_path / "runs")]) == 0
+    [kept] = (tmp_path / "runs").glob("*/simulation.json")
+    said = json.loads(kept.read_text())
+    assert sorted(run.get("costs_times", 1.0) for run in said["runs"]) == pytest.approx([1.0, 1.1, 2.0], rel=1e-3)
+    assert [each["seeds"] for each in said["loads"]] == [2]
+    [figure] = [each for each in said["predicted_over_measured"][0]["figures"] if each["figure"] == "long TTFT p50 ms"]
+    faster, slower_ = figure["repeats"]
+    assert slower_ > 1.5 * faster
+    assert "Of the measurement's own repeats, held against one another: 0 of" in capsys.readouterr().out
+    measured["loads"][0]["traces"] = []
+    record.write_text(json.dumps(measured))
+    assert main([*command, "--result-dir", str(tmp_path / "runs")]) == 2
+    assert "no trace of s counts in it" in capsys.readouterr().err
 
 
 def measured_arm() -> dict[str, Any]:
@@ -320,8 +351,13 @@ def test_an_engine_that_is_slower_takes_so_many_times_as_long_for_any_step_and_a
 
 def a_task(policy: str = "direct", **said: Any) -> study.Task:
     scenario = a_scenario(arms=[{"name": "a", "simulated": {"policy": policy}}], rates_per_s=[1.5], num_prompts=40)
-    [task] = study.tasks(scenario, study.setups(scenario, CPU, Path()), {}, keeps_records=True)
+    [task] = tasks_of(scenario)
     return replace(task, **said)
+
+
+def tasks_of(scenario: Scenario, base: Path = Path()) -> list[study.Task]:
+    made = study.setups(scenario, CPU, base)
+    return study.tasks(scenario, made, {}, study.once_each(scenario), keeps_records=True)
 
 
 def write_run(folder: Path, run: study.Run, *, verdict: str = "VALID", **measured: Any) -> None:
