@@ -48,8 +48,12 @@ _ERROR_HEAD = re.compile(rb'\s*\{\s*"(?:error"\s*:\s*+(?!null)|type"\s*:\s*"erro
 _USAGE = re.compile(rb'"usage"\s*:\s*(?=\{)')
 # So ends what vLLM gave up itself, as all that runs when it shuts down or is put to sleep, in the form of an answer.
 _GIVEN_UP = re.compile(rb'"finish_reason"\s*:\s*"(?:abort|error)"')
-# A message that it gave up has no reason: null in a stream's last delta, no such member in a whole one.
+# A message that it gave up has no reason: null in a stream's last delta, null or no such member in a whole one.
 _NO_STOP_REASON = re.compile(rb'"stop_reason"\s*:\s*null')
+_STOP_REASON = re.compile(rb'"stop_reason"\s*:\s*"')
+# A response's own status says so; parts of it, and what its caller wrote, may have a status of such a name too.
+_STATUS_GIVEN_UP = ("failed", "cancelled")
+_MAY_BE_GIVEN_UP = re.compile(rb'"(?:failed|cancelled)"')
 _MESSAGE_HEAD = re.compile(rb'\s*\{[^{]{0,256}"type"\s*:\s*"message"')
 _DECODER = json.JSONDecoder()
 
@@ -87,6 +91,14 @@ def is_given_up(data: bytes) -> bool:
 def is_delta_given_up(data: bytes) -> bool:
     """Whether the last delta of a message's stream says that its engine gave it up."""
     return _NO_STOP_REASON.search(data) is not None
+
+
+def is_response_given_up(data: bytes) -> bool:
+    """Whether a response, or the event that ends the stream of one, says that its engine gave it up."""
+    value = _decoded(data) if _MAY_BE_GIVEN_UP.search(data) else None
+    if isinstance(value, dict):
+        value = value.get("response", value)
+    return isinstance(value, dict) and value.get("status") in _STATUS_GIVEN_UP
 
 
 def is_leaving(status: int, body: bytes) -> bool:
@@ -145,7 +157,7 @@ class BodyTap:
     """Reads an answer that is no stream while it passes, holding at most its head and its tail.
 
     After the first bytes `error_suspected` says whether the answer begins as an error envelope does; after the last
-    ones `finish` fills `usage` and `error`, and `given_up` where its dialect says so.
+    ones `finish` fills `usage`, `error` and `given_up`, this of a response where that is no larger than the head.
     """
 
     __slots__ = ("_dialect", "_head", "_seen_bytes", "_tail", "error", "given_up", "overflowed", "usage")
@@ -190,9 +202,13 @@ class BodyTap:
             self.overflowed = 1
 
     def _is_given_up(self) -> bool:
-        if self._dialect is Dialect.ANTHROPIC:
-            return _MESSAGE_HEAD.match(self._head) is not None and b'"stop_reason"' not in self._tail
-        return self._dialect is Dialect.OPENAI and is_given_up(self._tail)
+        match self._dialect:
+            case Dialect.OPENAI:
+                return is_given_up(self._tail)
+            case Dialect.ANTHROPIC:
+                return _MESSAGE_HEAD.match(self._head) is not None and _STOP_REASON.search(self._tail) is None
+            case Dialect.RESPONSES:
+                return is_response_given_up(self._head)
 
     def _last_usage(self) -> Usage | None:
         # Inside JSON strings quotes are escaped, so this spelling is a member and never text of the answer.

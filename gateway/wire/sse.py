@@ -20,6 +20,7 @@ from gateway.wire.answers import (
     Usage,
     is_delta_given_up,
     is_given_up,
+    is_response_given_up,
     read_error,
     read_response_head,
     read_usage,
@@ -224,9 +225,13 @@ class StreamTap:
             self._read_value(event.data, is_first=is_first)
 
     def _is_given_up(self, kind: bytes | None, data: bytes) -> bool:
-        if self._dialect is Dialect.ANTHROPIC:
-            return kind == _LAST_DELTA and is_delta_given_up(data)
-        return self._dialect is Dialect.OPENAI and is_given_up(data)
+        match self._dialect:
+            case Dialect.OPENAI:
+                return is_given_up(data)
+            case Dialect.ANTHROPIC:
+                return kind == _LAST_DELTA and is_delta_given_up(data)
+            case Dialect.RESPONSES:
+                return kind in _END[Dialect.RESPONSES] and is_response_given_up(data)
 
     def _read_value(self, data: bytes, *, is_first: bool) -> None:
         value = _decoded(data)

@@ -41,9 +41,9 @@ async def test_a_refusal_wears_the_envelope_of_the_route(tmp_path, members, refu
     assert not engine.posts
 
 
-@pytest.mark.parametrize("stream", [False, True])
-async def test_a_message_that_the_engine_gives_up_passes_as_it_is_and_counts_as_the_engines_error(tmp_path, stream):
-    whole = {name: value for name, value in a_message().items() if name != "stop_reason"}
+@pytest.mark.parametrize(("stream", "reason"), [(False, {}), (False, {"stop_reason": None}), (True, {})])
+async def test_a_message_that_the_engine_gives_up_passes_and_counts_as_the_engines_error(tmp_path, stream, reason):
+    whole = {name: value for name, value in a_message().items() if name != "stop_reason"} | reason
     events = [event.replace(b'"end_turn"', b"null") for event in message_events("Hel")]
     script = answers.stream_of(*events) if stream else answers.json_answer(whole)
     async with ScriptedEngine(script) as engine, running(tmp_path, engine) as gateway:

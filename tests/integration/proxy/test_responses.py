@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
 
@@ -10,7 +11,7 @@ from gateway.core.plan import AdmissionKind, SlotBudget
 from gateway.server import kept_responses
 from gateway.testing import answers
 from gateway.testing.builders import a_class, a_plan, an_admission
-from gateway.testing.dialect_answers import a_response, response_events
+from gateway.testing.dialect_answers import a_response, named_event, response_events
 from gateway.testing.harness import BATCH_KEY, INTERACTIVE_KEY, MODEL, running
 from gateway.testing.scripted_engine import ScriptedEngine
 
@@ -51,6 +52,29 @@ async def test_each_end_of_a_response_is_one(tmp_path, end, outcome):
         answer = await gateway.ask(PATH, a_body(stream=True))
         await gateway.until_metric("gateway_requests_total", 1, outcome=outcome)
     assert (answer.status, answer.body) == (200, b"".join(events))
+
+
+@pytest.mark.parametrize(
+    ("status", "outcome"),
+    [
+        ("cancelled", "engine_error"),
+        ("failed", "engine_error"),
+        ("incomplete", "completed"),
+        ("completed", "completed"),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_response_counts_by_the_status_that_it_ends_with(tmp_path, stream, status, outcome):
+    """An engine that gave it up says so there alone: its stream ends as a whole one's. Parts have a status too."""
+    failed_part = {"type": "mcp_call", "status": "failed"}
+    ended = {**a_response("Hel"), "metadata": {"status": "failed"}, "output": [failed_part], "status": status}
+    end = named_event({"type": "response.completed", "response": ended})
+    events = [*response_events("Hel")[:-1], end]
+    script = answers.stream_of(*events) if stream else answers.json_answer(ended)
+    async with ScriptedEngine(script) as engine, running(tmp_path, engine) as gateway:
+        answer = await gateway.ask(PATH, a_body(stream=stream))
+        assert (answer.status, answer.body) == (200, b"".join(events) if stream else json.dumps(ended).encode())
+        await gateway.until_metric("gateway_requests_total", 1, outcome=outcome)
 
 
 @pytest.mark.parametrize("stream", [False, True])
