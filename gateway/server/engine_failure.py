@@ -7,14 +7,18 @@ name the phase and the limit, and never what the engine or the caller sent.
 from __future__ import annotations
 
 import errno
+import socket
 
 import aiohttp
 from aiohttp.http_exceptions import HttpProcessingError
 
 from gateway.core.types import Outcome, Reason, Refusal
+from gateway.server import open_files
 
-# This machine's own limits, of which no engine knows: open files, local ports, memory for sockets.
-_OUT_OF_SOCKETS = frozenset({errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS, errno.ENOMEM})
+# This machine's own limits, of which no engine knows: open files, local ports, memory for sockets or for a name.
+_OUT_OF_SOCKETS = frozenset(
+    {errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS, errno.ENOMEM, socket.EAI_MEMORY}
+)
 
 
 class EngineFailure(Exception):  # noqa: N818 - the domain's word
@@ -53,7 +57,7 @@ def timed_out(limit: str, limit_s: float) -> EngineFailure:
 
 def of(error: aiohttp.ClientError | HttpProcessingError | OSError) -> EngineFailure:
     """Map whatever the HTTP client raises, but for the gateway's own time limits."""
-    if isinstance(error, aiohttp.ClientConnectorError) and error.errno in _OUT_OF_SOCKETS:
+    if isinstance(error, aiohttp.ClientConnectorError) and _is_want_of_sockets(error):
         return out_of_sockets()
     if isinstance(error, (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)):
         return unreachable()
@@ -62,6 +66,12 @@ def of(error: aiohttp.ClientError | HttpProcessingError | OSError) -> EngineFail
     if isinstance(error, HttpProcessingError):
         return broken("answered with something that is not HTTP")
     return broken("closed the connection before it answered")
+
+
+def _is_want_of_sockets(error: aiohttp.ClientConnectorError) -> bool:
+    """The system's resolver, with no file left to ask by, calls a name unknown or its servers silent."""
+    is_of_resolver = isinstance(error.os_error, socket.gaierror)
+    return error.errno in _OUT_OF_SOCKETS or (is_of_resolver and open_files.are_used_up())
 
 
 def is_no_answer(error: aiohttp.ClientError | HttpProcessingError | OSError) -> bool:

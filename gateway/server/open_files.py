@@ -1,11 +1,12 @@
 """Open files: each connection of a caller may need an engine's beside it.
 
-Owns how many connections the system's limit carries. Beyond it the gateway could reach no engine any more, so the
-bound on connections never lies above.
+Owns how many connections the system's limit carries, and whether any file is left. Beyond it the gateway could reach
+no engine any more, so the bound on connections never lies above.
 """
 
 from __future__ import annotations
 
+import os
 import resource
 
 import structlog
@@ -35,6 +36,15 @@ def connections_that_fit(connections_max: int, *, is_stated: bool) -> int:
         fix = f"Start with `ulimit -n {wanted}`, or set limits.connections_max to {fits}"
         structlog.get_logger().warning("few_open_files", allowed=soft, wanted=wanted, connections_max=fits, fix=fix)
     return fits
+
+
+def are_used_up() -> bool:
+    """Whether not one more can be opened now. A failure says so itself, but where a library lost its cause."""
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY))
+    except OSError:
+        return True
+    return False
 
 
 def _wanted(connections_max: int) -> int:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import errno
+import resource
+import socket
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import aiohttp
@@ -33,7 +36,39 @@ def test_each_error_has_one_reason(error, reason):
     assert failure.outcome is Outcome.ENGINE_ERROR
 
 
-@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS, errno.ENOMEM])
+@contextmanager
+def no_file_left():
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def of_resolver(number):
+    return engine_failure.of(aiohttp.ClientConnectorDNSError(KEY, socket.gaierror(number, "no address")))
+
+
+RESOLVER_FAILS = [socket.EAI_AGAIN, socket.EAI_FAIL, socket.EAI_NONAME, socket.EAI_SYSTEM]
+
+
+@pytest.mark.parametrize("number", RESOLVER_FAILS)
+def test_a_name_that_cannot_be_looked_up_for_want_of_a_file_is_no_fault_of_the_engine(number):
+    with no_file_left():
+        failure = of_resolver(number)
+    assert (failure.reason, failure.outcome) == (Reason.OVERLOADED, Outcome.REFUSED)
+
+
+@pytest.mark.parametrize("number", RESOLVER_FAILS)
+def test_a_name_that_nobody_knows_is_an_engine_that_cannot_be_reached(number):
+    assert of_resolver(number).reason is Reason.ENGINE_UNREACHABLE
+
+
+@pytest.mark.parametrize(
+    "number",
+    [errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS, errno.ENOMEM, socket.EAI_MEMORY],
+)
 def test_want_of_a_socket_here_is_no_fault_of_the_engine(number):
     failure = engine_failure.of(aiohttp.ClientConnectorError(KEY, OSError(number, "none left")))
     assert (failure.reason, failure.outcome) == (Reason.OVERLOADED, Outcome.REFUSED)
