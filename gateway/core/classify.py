@@ -44,7 +44,8 @@ def classify(
     if shape.sequences > plan.request.sequences_max:
         return Refusal(
             Reason.BAD_REQUEST,
-            f"This request asks for {shape.sequences} sequences; at most {plan.request.sequences_max} are allowed.",
+            f"This request asks for {shape.sequences} sequences; at most {plan.request.sequences_max} are allowed "
+            "(the policy's request.sequences_max). Ask for fewer at once, or have that raised.",
             code="too_many_sequences",
             param="n",
             limit=plan.request.sequences_max,

@@ -194,7 +194,9 @@ Feedback = Annotated[AimdFeedback | NoFeedback, Field(discriminator="kind")]
 
 
 class RequestLimits(Strict):
-    sequences_max: AtLeastOne = Field(default=16, description="Sequences of one request: prompts times n.")
+    sequences_max: AtLeastOne = Field(
+        default=16, description="Sequences of one request: prompts times n; of an embedding batch its texts."
+    )
     stop_max: Amount = Field(default=64, description="Stop strings of one request.")
     list_items_max: AtLeastOne = Field(default=1024, description="Items of any list in a request.")
     repeat_cost: Annotated[float, Field(ge=1, le=100)] = Field(

@@ -212,7 +212,10 @@ def _sequences(members: Mapping[str, Any], prompts: int, bounds: RequestBounds, 
         each, param = best_of, "best_of"
     sequences = prompts * each
     if sequences > bounds.sequences_max:
-        message = f"The request asks for {sequences} sequences at once; at most {bounds.sequences_max} are accepted."
+        message = (
+            f"The request asks for {sequences} sequences at once; at most {bounds.sequences_max} are accepted "
+            "(the policy's request.sequences_max). Send smaller batches, or have that raised."
+        )
         raise bad("too_many_sequences", message, param, limit=bounds.sequences_max, observed=sequences)
     return sequences
 

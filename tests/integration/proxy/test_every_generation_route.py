@@ -196,3 +196,5 @@ async def test_each_prompt_of_a_list_is_a_sequence(tmp_path):
     assert taken.status == 200
     assert (refused.json()["error"]["code"], refused.json()["error"]["param"]) == ("too_many_sequences", "input")
     assert (pairs.json()["error"]["code"], pairs.json()["error"]["param"]) == ("too_many_sequences", "documents")
+    message = refused.json()["error"]["message"]
+    assert all(words in message for words in ("17", "at most 16", "request.sequences_max", "smaller batches"))

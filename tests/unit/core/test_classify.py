@@ -105,7 +105,9 @@ def test_kv_covers_every_sequence():
 
 
 def test_too_many_sequences_are_refused():
-    assert judge(sequences=17).code == "too_many_sequences"
+    refusal = judge(sequences=17)
+    assert refusal.code == "too_many_sequences"
+    assert "request.sequences_max" in refusal.message
 
 
 def test_a_class_that_the_policy_lacks_is_not_allowed():
