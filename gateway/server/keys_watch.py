@@ -1,7 +1,7 @@
 """A file of keys, looked at again and again: keys that change are in force within 2 s.
 
-Owns when the file counts as changed, which is once it stands still: half of what is being written may read as keys that
-are fewer. A bad one changes nothing: it is logged, and the last good keys stay in force. Reads in a thread.
+A bad one changes nothing: it is logged, and the last good keys stay in force. Reads in a thread, and what is being
+written not before it stands still: half of it may read as keys that are fewer.
 """
 
 from __future__ import annotations
@@ -14,11 +14,9 @@ from typing import Generic, TypeVar
 import structlog
 
 from gateway.observe.metrics import Reloaded
+from gateway.server.standing_still import LOOK_EVERY_S, StandingStill, stamps_of
 from gateway.strict_yaml import ConfigError
 
-LOOK_EVERY_S = 0.5
-
-Stamp = tuple[int, int, int]
 K = TypeVar("K")
 
 
@@ -46,20 +44,20 @@ class KeysWatch(Generic[K]):
 
     async def run(self) -> None:
         """Look until cancelled. The first look loads too: the file may have changed since the start read it."""
-        seen = last = await asyncio.to_thread(stamp_of, self._path())
+        path = self._path()
+        file = StandingStill(await asyncio.to_thread(stamps_of, _list_of(path)))
         is_first = True
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
-            # Taken before the file is read: a change in between is found at the next look.
             path = self._path()
-            stamp = await asyncio.to_thread(stamp_of, path)
-            stands_still, last = stamp == last, stamp
-            if not stands_still:
+            stamps = await asyncio.to_thread(stamps_of, _list_of(path))
+            if not file.look(stamps):
                 continue
-            if path is not None and (stamp != seen or is_first):
+            if path is not None and (file.is_news or is_first):
                 async with self._one_at_a_time:
-                    await self._reload(is_news=stamp != seen)
-            seen, is_first = stamp, False
+                    await self._reload(is_news=file.is_news)
+            file.were_read(stamps)
+            is_first = False
 
     async def _reload(self, *, is_news: bool) -> None:
         try:
@@ -76,12 +74,5 @@ class KeysWatch(Generic[K]):
             self._log.info("keys_in_force", file=str(self._path()))
 
 
-def stamp_of(path: Path | None) -> Stamp | None:
-    """What changes when the file does; None where it cannot be looked at."""
-    if path is None:
-        return None
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+def _list_of(path: Path | None) -> list[Path]:
+    return [] if path is None else [path]

@@ -1,6 +1,6 @@
 """A changed configuration, read and put in force while the gateway serves.
 
-Owns when the files count as changed, and the two phases: everything is read and made first, and may be refused; then
+Owns the two phases: everything is read and made first, and may be refused; then
 it is put in force at once, and cannot fail. A refused change changes nothing. Serves no port.
 """
 
@@ -19,12 +19,11 @@ from gateway.observe.metrics import Reloaded
 from gateway.server import wiring
 from gateway.server.counters import Counters, PoolTokenizerUnusable
 from gateway.server.in_force import InForce
-from gateway.server.keys_watch import Stamp, stamp_of
 from gateway.server.rooms import Rooms
+from gateway.server.standing_still import LOOK_EVERY_S, Stamps, StandingStill, stamps_of
 from gateway.settings import Settings
 from gateway.strict_yaml import ConfigError
 
-LOOK_EVERY_S = 1.0
 RESTART_SECTIONS = ("listen", "ops", "limits")
 
 
@@ -74,7 +73,7 @@ class Reload:
 
     async def run(self) -> None:
         """Look at the files until cancelled."""
-        seen = await self._stamps()
+        files = StandingStill(await self._stamps())
         while True:
             try:
                 async with asyncio.timeout(LOOK_EVERY_S):
@@ -83,12 +82,11 @@ class Reload:
                 pass
             asked = self._asked.is_set()
             self._asked.clear()
-            # Taken before the files are read: a change in between is found at the next look.
             stamps = await self._stamps()
-            if asked or stamps != seen:
+            if (files.look(stamps) and files.is_news) or asked:
                 await self.apply()
-                stamps = {**await self._stamps(), **stamps}
-            seen = {path: stamps[path] for path in self._files}
+                after = await self._stamps()
+                files.were_read({path: stamps.get(path, after[path]) for path in after})
             self._in_force.sweep()
 
     async def apply(self) -> Applied | ConfigError:
@@ -134,9 +132,8 @@ class Reload:
         )
         return Applied(plan.name, plan.sha256, needs_restart)
 
-    async def _stamps(self) -> dict[Path, Stamp | None]:
-        files = self._files
-        return await asyncio.to_thread(lambda: {path: stamp_of(path) for path in files})
+    async def _stamps(self) -> Stamps:
+        return await asyncio.to_thread(stamps_of, self._files)
 
 
 def _changed(was: Settings, wanted: Settings) -> Iterator[str]:

@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.core.plan import AdmissionKind, SlotBudget
 from gateway.policy import source
-from gateway.server import reload
+from gateway.server import reload, standing_still
 from gateway.testing import answers, raw_client
 from gateway.testing.builders import a_class, a_plan, an_admission
 from gateway.testing.harness import running, settings_text
@@ -121,6 +121,27 @@ async def test_a_bad_change_is_named_refused_and_leaves_all_as_it_was(tmp_path, 
         # What was there before the mistake is noticed by itself, though nothing else than it was ever in force.
         await rewrite(tmp_path, settings_text({"a": engine.url}))
         await gateway.until_metric("gateway_reloads_total", 1, result="applied")
+
+
+async def test_a_file_that_is_being_written_is_not_read_before_it_stands_still(tmp_path, monkeypatch):
+    """An editor or a volume that writes in place: half of it would be refused, or be another whole."""
+    looks, is_written = [], True
+
+    def stamps_of(paths):
+        looks.append(paths)
+        return dict.fromkeys(paths, (len(looks), 0, 0)) if is_written else standing_still.stamps_of(paths)
+
+    async with ScriptedEngine(answers.completion()) as engine, running(tmp_path, engine) as gateway:
+        whole = yaml.safe_dump(settings_text({"a": engine.url}, drain={"settle_s": 1}))
+        monkeypatch.setattr(reload, "LOOK_EVERY_S", 0.02)
+        monkeypatch.setattr(reload, "stamps_of", stamps_of)
+        await asyncio.to_thread((tmp_path / "gateway.yaml").write_text, whole[: len(whole) // 2])
+        await gateway.until(lambda: len(looks) > 5)
+        assert await gateway.metric("gateway_reloads_total") == 0
+        await asyncio.to_thread((tmp_path / "gateway.yaml").write_text, whole)
+        is_written = False
+        await gateway.until_metric("gateway_reloads_total", 1)
+        assert await gateway.metric("gateway_reloads_total", result="applied") == 1
 
 
 async def test_a_class_that_keys_name_cannot_be_taken_from_the_policy(tmp_path):
