@@ -11,6 +11,8 @@ they do. aiohttp is told only that there is one, and whether its connection goes
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 from collections.abc import Callable, Iterable
 from functools import partial
 from http import HTTPStatus
@@ -39,6 +41,7 @@ class AnswerBrokenOff(Exception):  # noqa: N818 - tells the connection to close 
 
 
 BEGUN = web.RequestKey("begun", bool)  # set on a request of whose answer some bytes have left
+_CLOSING_RESETS = struct.pack("ii", 1, 0)  # SO_LINGER: on, for no time
 _CHUNKS_END = b"0\r\n\r\n"
 _WITHOUT_BODY = frozenset({204, 304})
 _PHRASES = {status.value: status.phrase for status in HTTPStatus}
@@ -74,6 +77,7 @@ class Downstream:
         self.response: Written | None = None
         self._unsent_head = b""
         self._is_chunked = False
+        self._ends_with_connection = False
         self.status: int | None = None
 
     @property
@@ -95,8 +99,8 @@ class Downstream:
         elif content_length is not None:
             lines.append(f"Content-Length: {content_length}")
         else:
-            self._is_chunked = is_current
-            keeps_alive = keeps_alive and is_current  # else the connection's end is the answer's
+            self._is_chunked, self._ends_with_connection = is_current, not is_current
+            keeps_alive = keeps_alive and is_current
             if is_current:
                 lines.append("Transfer-Encoding: chunked")
         if keeps_alive != is_current:
@@ -160,7 +164,13 @@ class Downstream:
         self._to_socket(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     async def break_off(self, last_words: bytes) -> None:
-        """Write the event that tells of the break; the caller then raises AnswerBrokenOff."""
+        """Write the event that tells of the break; the caller then raises AnswerBrokenOff.
+
+        Where nothing is said, and the connection's end would be the answer's, the connection is reset.
+        """
+        if self._ends_with_connection and not last_words:
+            self._reset()
+            return
         try:
             async with asyncio.timeout(LAST_WORDS_S_MAX):
                 await self.write(last_words)
@@ -181,6 +191,11 @@ class Downstream:
             data, self._unsent_head = self._unsent_head + data, b""
             self._request[BEGUN] = True
         transport.write(data)
+
+    def _reset(self) -> None:
+        if (transport := self._request.transport) is not None:
+            transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _CLOSING_RESETS)
+            transport.abort()
 
     def _abort(self) -> None:
         if self._request.transport is not None:

@@ -7,9 +7,10 @@ import json
 
 import pytest
 
+from gateway.server.relay import HELD_BYTES_MAX
 from gateway.testing import answers
 from gateway.testing.harness import BATCH_KEY, MODEL, a_chat, running
-from gateway.testing.scripted_engine import ScriptedEngine
+from gateway.testing.scripted_engine import ScriptedEngine, Wire
 
 LABELS = {"service_class": "interactive", "length_class": "short", "pool": "chat"}
 EVENTS = answers.events_of("Hello", " wörld", tail=[answers.usage_event(12, 2)])
@@ -197,6 +198,33 @@ async def test_an_older_http_client_gets_a_stream_that_ends_with_the_connection(
         await client.send(head.replace(b"HTTP/1.1", b"HTTP/1.0") + body)
         answer = await client.read_answer()
     assert (answer.header("transfer-encoding"), answer.body) == (None, b"".join(EVENTS))
+
+
+@pytest.mark.parametrize("then", [Wire.close, Wire.reset])
+@pytest.mark.parametrize("path", ["/v1/completions", "/tokenize"])
+async def test_to_an_older_http_client_a_large_answer_that_breaks_looks_broken(tmp_path, path, then):
+    """No length is known, so the connection's end would be the answer's: it is reset."""
+    piece = answers.chunk(b'{"choices": [], "text": "' + b"a" * HELD_BYTES_MAX)
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
+    goes_on = asyncio.Event()
+
+    async def script(_request, wire):
+        await wire.send(head, piece)
+        await goes_on.wait()
+        then(wire)
+
+    async with (
+        ScriptedEngine(script) as engine,
+        running(tmp_path, engine) as gateway,
+        gateway.client() as client,
+    ):
+        body = json.dumps({"model": MODEL, "prompt": "Hi"}).encode()
+        asked = client.head("POST", path, {"Content-Length": str(len(body))})
+        await client.send(asked.replace(b"HTTP/1.1", b"HTTP/1.0") + body)
+        assert (await client.read_head()).header("content-length") is None
+        goes_on.set()
+        with pytest.raises(ConnectionResetError):
+            await client.reader.read()
 
 
 async def test_an_older_http_client_keeps_its_connection_where_it_asks_for_it(tmp_path):
