@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 INT64_MIN = -(2**63)
@@ -72,30 +73,37 @@ def _malformed(code: str, param: str) -> Malformed:
 
 def _first_flaw(root: Any) -> tuple[str, str]:
     """Code and path of the first fault in document order."""
-    stack: list[tuple[Any, str, int]] = [(root, "", 1)]
-    while stack:
-        value, path, depth = stack.pop()
-        if isinstance(value, Flaw):
-            return value.code, _join(path, value.key) if value.key is not None else path
-        if isinstance(value, str):
-            if _SURROGATE.search(value):
-                return "lone_surrogate", path
-        elif isinstance(value, dict | list):
-            if depth > NESTING_MAX:
-                return "nesting_too_deep", path
-            if isinstance(value, dict):
-                bad_key = next((key for key in value if _SURROGATE.search(key)), None)
-                if bad_key is not None:
-                    return "lone_surrogate", path
-                children = [(child, _join(path, key), depth + 1) for key, child in value.items()]
-            else:
-                children = [(child, f"{path}[{index}]", depth + 1) for index, child in enumerate(value)]
-            stack.extend(reversed(children))
+    names: list[str | int] = []  # of the containers that are being walked; the root has none
+    walks: list[Iterator[tuple[str | int, Any]]] = [iter((("", root),))]
+    while walks:
+        for name, value in walks[-1]:
+            kind = type(value)
+            if kind is str:
+                if _SURROGATE.search(value):
+                    return "lone_surrogate", _path([*names, name])
+            elif kind is dict or kind is list:
+                if len(walks) > NESTING_MAX:
+                    return "nesting_too_deep", _path([*names, name])
+                if kind is dict and any(map(_SURROGATE.search, value)):
+                    return "lone_surrogate", _path([*names, name])
+                if value:
+                    names.append(name)
+                    walks.append(iter(value.items() if kind is dict else enumerate(value)))
+                    break
+            elif kind is Flaw:
+                return value.code, _path([*names, name] if value.key is None else [*names, name, value.key])
+        else:
+            walks.pop()
+            del names[-1:]
     raise AssertionError("a refused body has a flaw")
 
 
-def _join(path: str, key: str) -> str:
-    return (f"{path}.{key}" if path else key)[: PARAM_CHARS_MAX + 1]
+def _path(names: Iterable[str | int]) -> str:
+    """How a member is named, from the root on, whose own name is empty."""
+    path = ""
+    for name in names:
+        path += f"[{name}]" if isinstance(name, int) else f".{name}" if path else name
+    return path
 
 
 def _nested_member(text: str) -> str:

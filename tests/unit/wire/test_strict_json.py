@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 
@@ -104,6 +105,23 @@ def test_a_name_as_long_as_the_body_is_cut_in_the_refusal() -> None:
     with pytest.raises(Malformed) as caught:
         parse(b'{"%s":NaN}' % (b"k" * 5000))
     assert len(caught.value.param) == 128
+
+
+def calls_to_refuse(body: bytes) -> int:
+    calls: list[str] = []
+    sys.setprofile(lambda _frame, event, _argument: calls.append(event) if event == "call" else None)
+    try:
+        with pytest.raises(Malformed):
+            parse(body)
+    finally:
+        sys.setprofile(None)
+    return len(calls)
+
+
+def test_only_the_member_at_fault_is_named_however_many_lie_before_it() -> None:
+    few, many = (b'{"a":{%s},"b":NaN}' % b",".join(b'"%d":"x"' % number for number in range(n)) for n in (10, 10_000))
+    assert refusal(many) == ("non_finite_number", "b")
+    assert calls_to_refuse(many) == calls_to_refuse(few)
 
 
 BODY = b'{ "model" : "m",\n  "n":1 , "\\u0070riority":5,"x":{"priority":1.0e2} }\n'
