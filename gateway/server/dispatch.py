@@ -6,7 +6,6 @@ lack of room means for the lease and for the engine's health. Decides no order a
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -68,9 +67,6 @@ async def serve_at_engine(rooms: Rooms, lease: Lease, admitted: Admitted) -> Non
         raise EngineFailure(waited, failure.outcome) from failure
     except ClientGone:
         lease.outcome = lease.outcome or Outcome.CLIENT_GONE
-        raise
-    except asyncio.CancelledError:
-        lease.outcome = lease.outcome or admitted.service.outcome_if_cancelled
         raise
 
 

@@ -70,8 +70,8 @@ class Follower(Protocol):
 class Lease:
     """A dispatched request's hold on its engine's budgets, from dispatch to the end of `Gate.admit`.
 
-    outcome: set by the holder; unset, leaving without an exception is COMPLETED, cancelled is CLIENT_GONE, and any
-    other exception is ENGINE_ERROR. output_tokens: set by the holder where the engine said how many it generated.
+    outcome: set by the holder. Unset, leaving without an exception is COMPLETED, cancelled is what `admit` was told,
+    with any other exception ENGINE_ERROR. output_tokens: set by the holder where the engine said how many it made.
     """
 
     def __init__(self, gate: Gate, placed: Dispatched) -> None:
@@ -136,21 +136,23 @@ class Gate:
         self._timer_at: float | None = None
 
     @asynccontextmanager
-    async def admit(self, assignment: Assignment) -> AsyncIterator[Lease]:
-        """Wait for a place at an engine and hold it. Raises AdmissionRefused; leaving in any way frees everything."""
+    async def admit(self, assignment: Assignment, if_cancelled: Callable[[], Outcome]) -> AsyncIterator[Lease]:
+        """Wait for a place at an engine and hold it. Raises AdmissionRefused; leaving in any way frees everything.
+
+        if_cancelled: says, then, what a request comes to that is cancelled in whatever phase.
+        """
         now = self._clock.now()
         ticket, events = self._admission.offer(assignment, now)
         placement = self._placements[ticket.id] = asyncio.get_running_loop().create_future()
-        outcome = Outcome.CLIENT_GONE
+        outcome = Outcome.ENGINE_ERROR
         lease: Lease | None = None
         try:
             self._settle(events, now)
             lease = Lease(self, _placed(await placement))
-            outcome = Outcome.ENGINE_ERROR
             yield lease
             outcome = Outcome.COMPLETED
         except asyncio.CancelledError:
-            outcome = Outcome.CLIENT_GONE
+            outcome = if_cancelled()
             raise
         finally:
             self._placements.pop(ticket.id, None)

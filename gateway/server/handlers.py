@@ -188,7 +188,8 @@ class Handlers:
         with self._bodies.holding() as held:
             pool, admitted = await self._judge(visit, exchange, route, identity, held)
             self._rooms.observer.assigned(exchange, admitted.assignment, pool.name)
-            async with self._rooms.gates[pool.name].admit(admitted.assignment) as lease:
+            gate, service = self._rooms.gates[pool.name], visit.service
+            async with gate.admit(admitted.assignment, lambda: service.outcome_if_cancelled) as lease:
                 await serve_at_engine(self._rooms, lease, admitted)
 
     async def _judge(
