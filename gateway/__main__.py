@@ -1,18 +1,16 @@
 """The console script: one parser, one place where errors become messages and exit statuses.
 
-Owns the exit status: 0 done, 1 failed, 2 usage or configuration error. Knows no command's options.
+Owns the exit status: 0 done, 1 failed, 2 usage or configuration error; and how a start ends that is told to. Knows no
+command's options. Imports the commands when it runs, which takes a second or so.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Sequence
-
-from gateway.cli import bench, check, explain, keys, policies, serve, shadow, status
-from gateway.observe.release import CORE_IS_COMPILED, RELEASE
-from gateway.strict_yaml import ConfigError
 
 _EXAMPLE = """\
 examples:
@@ -26,6 +24,10 @@ examples:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line (without the program's name) and return its exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if argv is None and arguments[:1] == ["serve"]:
+        _have_the_start_ended()
+    from gateway.strict_yaml import ConfigError
+
     try:
         status = _run(arguments)
         sys.stdout.flush()
@@ -39,7 +41,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     return status
 
 
+def _have_the_start_ended() -> None:
+    """End at once, and clean, where told to before the server takes these signals: nothing is there to be cut.
+
+    As a container's first process it would not hear them at all: for that one they have no action of their own.
+    """
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda _number, _frame: os._exit(0))
+
+
 def _run(arguments: list[str]) -> int:
+    from gateway.cli import bench
+
     if arguments and arguments[0] in bench.NAMES:
         return bench.run(arguments[0], arguments[1:])
     try:
@@ -55,6 +68,9 @@ def _run(arguments: list[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
+    from gateway.cli import bench, check, explain, keys, policies, serve, shadow, status
+    from gateway.observe.release import CORE_IS_COMPILED, RELEASE
+
     parser = argparse.ArgumentParser(
         prog="gateway",
         description="Admission control in front of vLLM.",

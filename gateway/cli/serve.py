@@ -22,7 +22,8 @@ A changed configuration, policy or keys file is taken up while it serves; SIGHUP
 do so at once. A faulty one is refused, and the last good one stays in force.
 
 SIGTERM ends it after a drain (see `drain` in the configuration): exit status 0 when every request ended by itself,
-1 when some were cut; 2 where the configuration or a port of it cannot be used.
+1 when some were cut; 2 where the configuration or a port of it cannot be used. Before it listens it ends
+at once, with 0.
 """
 
 

@@ -241,7 +241,8 @@ class Gateway:
 async def serve(configured: Configured, read: Read) -> int:
     """Serve until SIGTERM or SIGINT; return the exit status: 0 clean, 1 requests were cut, 2 a port is taken.
 
-    read: reads the configuration anew, at SIGHUP and when a file changes. Raises PoolTokenizerUnusable.
+    Until it listens these signals are left to its caller. read: reads the configuration anew, at SIGHUP and when a file
+    changes. Raises PoolTokenizerUnusable.
     """
     settings = configured.settings
     writer = logs.LineWriter(sys.stdout)
@@ -253,8 +254,6 @@ async def serve(configured: Configured, read: Read) -> int:
         (cut_now if told_to_end.is_set() else told_to_end).set()
 
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, on_signal)
     loop.add_signal_handler(signal.SIGHUP, log.warning, "not_serving_yet")  # by default it would kill us
     open_files.raise_limit(settings.limits.connections_max)
     try:
@@ -274,6 +273,8 @@ async def serve(configured: Configured, read: Read) -> int:
                 log.error("cannot_start", problem=str(error), fix="Correct the OTEL_* environment variables")  # noqa: TRY400 - the library's own words say it
                 return 1
             writer.dropped = gateway.rooms.observer.families.log_lines_dropped.at().inc
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.add_signal_handler(number, on_signal)
             loop.add_signal_handler(signal.SIGHUP, gateway.reload_soon)
             log.info("listening", host=settings.listen.host, port=gateway.port, ops_port=gateway.ops_port)
             await told_to_end.wait()
