@@ -1,7 +1,6 @@
 """A file of keys, looked at again and again: keys that change are in force within 2 s.
 
-Owns when the file counts as changed, which is once it stands still: half of what is being written may read as keys that
-are fewer. A bad one changes nothing: it is logged, and the last good keys stay in force. Reads in a thread.
+Owns when to look. A bad file changes nothing: it is logged, and the last good keys stay in force. Reads in a thread.
 """
 
 from __future__ import annotations
@@ -14,11 +13,11 @@ from typing import Generic, TypeVar
 import structlog
 
 from gateway.observe.metrics import Reloaded
+from gateway.server.file_stamps import Looks, stamp_of
 from gateway.strict_yaml import ConfigError
 
 LOOK_EVERY_S = 0.5
 
-Stamp = tuple[int, int, int]
 K = TypeVar("K")
 
 
@@ -46,20 +45,20 @@ class KeysWatch(Generic[K]):
 
     async def run(self) -> None:
         """Look until cancelled. The first look loads too: the file may have changed since the start read it."""
-        seen = last = await asyncio.to_thread(stamp_of, self._path())
+        looks = Looks(await asyncio.to_thread(stamp_of, self._path()))
         is_first = True
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
-            # Taken before the file is read: a change in between is found at the next look.
             path = self._path()
             stamp = await asyncio.to_thread(stamp_of, path)
-            stands_still, last = stamp == last, stamp
-            if not stands_still:
+            if not looks.stands_still(stamp):
                 continue
-            if path is not None and (stamp != seen or is_first):
+            is_news = looks.is_news(stamp)
+            if path is not None and (is_news or is_first):
                 async with self._one_at_a_time:
-                    await self._reload(is_news=stamp != seen)
-            seen, is_first = stamp, False
+                    await self._reload(is_news=is_news)
+            looks.take(stamp)
+            is_first = False
 
     async def _reload(self, *, is_news: bool) -> None:
         try:
@@ -74,14 +73,3 @@ class KeysWatch(Generic[K]):
         if is_news:
             self._told(Reloaded.APPLIED)
             self._log.info("keys_in_force", file=str(self._path()))
-
-
-def stamp_of(path: Path | None) -> Stamp | None:
-    """What changes when the file does; None where it cannot be looked at."""
-    if path is None:
-        return None
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size, found.st_ino

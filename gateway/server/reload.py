@@ -1,6 +1,6 @@
 """A changed configuration, read and put in force while the gateway serves.
 
-Owns when the files count as changed, and the two phases: everything is read and made first, and may be refused; then
+Owns when to look at the files, and the two phases: everything is read and made first, and may be refused; then
 it is put in force at once, and cannot fail. A refused change changes nothing. Serves no port.
 """
 
@@ -19,12 +19,12 @@ from gateway.observe.metrics import Reloaded
 from gateway.server import wiring
 from gateway.server.counters import Counters, PoolTokenizerUnusable
 from gateway.server.in_force import InForce
-from gateway.server.keys_watch import Stamp, stamp_of
+from gateway.server.file_stamps import Looks, Stamp, stamp_of
 from gateway.server.rooms import Rooms
 from gateway.settings import Settings
 from gateway.strict_yaml import ConfigError
 
-LOOK_EVERY_S = 1.0
+LOOK_EVERY_S = 0.5
 RESTART_SECTIONS = ("listen", "ops", "limits")
 
 
@@ -74,7 +74,7 @@ class Reload:
 
     async def run(self) -> None:
         """Look at the files until cancelled."""
-        seen = await self._stamps()
+        looks = Looks(await self._stamps())
         while True:
             try:
                 async with asyncio.timeout(LOOK_EVERY_S):
@@ -83,12 +83,11 @@ class Reload:
                 pass
             asked = self._asked.is_set()
             self._asked.clear()
-            # Taken before the files are read: a change in between is found at the next look.
             stamps = await self._stamps()
-            if asked or stamps != seen:
+            if asked or (looks.stands_still(stamps) and looks.is_news(stamps)):
                 await self.apply()
                 stamps = {**await self._stamps(), **stamps}
-            seen = {path: stamps[path] for path in self._files}
+                looks.take({path: stamps[path] for path in self._files})
             self._in_force.sweep()
 
     async def apply(self) -> Applied | ConfigError:

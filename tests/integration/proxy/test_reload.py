@@ -123,6 +123,22 @@ async def test_a_bad_change_is_named_refused_and_leaves_all_as_it_was(tmp_path, 
         await gateway.until_metric("gateway_reloads_total", 1, result="applied")
 
 
+async def test_files_that_are_being_written_are_read_once_they_stand_still(tmp_path, monkeypatch):
+    monkeypatch.setattr(reload, "LOOK_EVERY_S", 0.01)
+    shown = [(1, 90, 7), (1, 90, 7), (2, 10, 7), (2, 50, 7), (2, 80, 7), *[(2, 80, 7)] * 6]
+    looks = []
+
+    def stamp_of(path):
+        if path.name == "gateway.yaml":
+            looks.append(path)
+        return shown[min(len(looks), len(shown)) - 1]
+
+    monkeypatch.setattr(reload, "stamp_of", stamp_of)
+    async with ScriptedEngine(answers.completion()) as engine, running(tmp_path, engine) as gateway:
+        await gateway.until(lambda: len(looks) > len(shown))
+        assert await gateway.metric("gateway_reloads_total", result="applied") == 1
+
+
 async def test_a_class_that_keys_name_cannot_be_taken_from_the_policy(tmp_path):
     async with ScriptedEngine(answers.completion()) as engine, running(tmp_path, engine) as gateway:
         policy = yaml.safe_load(source.text("short-first"))

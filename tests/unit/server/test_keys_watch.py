@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from gateway.server import keys_watch
-from gateway.server.keys_watch import KeysWatch, Stamp
+from gateway.server.file_stamps import Stamp
+from gateway.server.keys_watch import KeysWatch
 
 
 async def test_a_file_is_read_once_it_stands_still_and_not_while_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
