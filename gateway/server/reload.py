@@ -18,8 +18,8 @@ from gateway.core.plan import Plan
 from gateway.observe.metrics import Reloaded
 from gateway.server import wiring
 from gateway.server.counters import Counters, PoolTokenizerUnusable
-from gateway.server.in_force import InForce
 from gateway.server.file_stamps import Looks, Stamp, stamp_of
+from gateway.server.in_force import InForce
 from gateway.server.rooms import Rooms
 from gateway.settings import Settings
 from gateway.strict_yaml import ConfigError
