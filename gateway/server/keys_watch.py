@@ -1,7 +1,6 @@
 """A file of keys, looked at again and again: keys that change are in force within 2 s.
 
-A bad one changes nothing: it is logged, and the last good keys stay in force. Reads in a thread, and what is being
-written not before it stands still: half of it may read as keys that are fewer.
+Owns when to look. A bad file changes nothing: it is logged, and the last good keys stay in force. Reads in a thread.
 """
 
 from __future__ import annotations
@@ -14,8 +13,10 @@ from typing import Generic, TypeVar
 import structlog
 
 from gateway.observe.metrics import Reloaded
-from gateway.server.standing_still import LOOK_EVERY_S, StandingStill, stamps_of
+from gateway.server.file_stamps import Looks, stamp_of
 from gateway.strict_yaml import ConfigError
+
+LOOK_EVERY_S = 0.5
 
 K = TypeVar("K")
 
@@ -44,19 +45,19 @@ class KeysWatch(Generic[K]):
 
     async def run(self) -> None:
         """Look until cancelled. The first look loads too: the file may have changed since the start read it."""
-        path = self._path()
-        file = StandingStill(await asyncio.to_thread(stamps_of, _list_of(path)))
+        looks = Looks(await asyncio.to_thread(stamp_of, self._path()))
         is_first = True
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
             path = self._path()
-            stamps = await asyncio.to_thread(stamps_of, _list_of(path))
-            if not file.look(stamps):
+            stamp = await asyncio.to_thread(stamp_of, path)
+            if not looks.stands_still(stamp):
                 continue
-            if path is not None and (file.is_news or is_first):
+            is_news = looks.is_news(stamp)
+            if path is not None and (is_news or is_first):
                 async with self._one_at_a_time:
-                    await self._reload(is_news=file.is_news)
-            file.were_read(stamps)
+                    await self._reload(is_news=is_news)
+            looks.take(stamp)
             is_first = False
 
     async def _reload(self, *, is_news: bool) -> None:
@@ -72,7 +73,3 @@ class KeysWatch(Generic[K]):
         if is_news:
             self._told(Reloaded.APPLIED)
             self._log.info("keys_in_force", file=str(self._path()))
-
-
-def _list_of(path: Path | None) -> list[Path]:
-    return [] if path is None else [path]

@@ -1,6 +1,6 @@
 """A changed configuration, read and put in force while the gateway serves.
 
-Owns the two phases: everything is read and made first, and may be refused; then
+Owns when to look at the files, and the two phases: everything is read and made first, and may be refused; then
 it is put in force at once, and cannot fail. A refused change changes nothing. Serves no port.
 """
 
@@ -18,12 +18,13 @@ from gateway.core.plan import Plan
 from gateway.observe.metrics import Reloaded
 from gateway.server import wiring
 from gateway.server.counters import Counters, PoolTokenizerUnusable
+from gateway.server.file_stamps import Looks, Stamp, stamp_of
 from gateway.server.in_force import InForce
 from gateway.server.rooms import Rooms
-from gateway.server.standing_still import LOOK_EVERY_S, Stamps, StandingStill, stamps_of
 from gateway.settings import Settings
 from gateway.strict_yaml import ConfigError
 
+LOOK_EVERY_S = 0.5
 RESTART_SECTIONS = ("listen", "ops", "limits")
 
 
@@ -73,7 +74,7 @@ class Reload:
 
     async def run(self) -> None:
         """Look at the files until cancelled."""
-        files = StandingStill(await self._stamps())
+        looks = Looks(await self._stamps())
         while True:
             try:
                 async with asyncio.timeout(LOOK_EVERY_S):
@@ -83,10 +84,10 @@ class Reload:
             asked = self._asked.is_set()
             self._asked.clear()
             stamps = await self._stamps()
-            if (files.look(stamps) and files.is_news) or asked:
+            if asked or (looks.stands_still(stamps) and looks.is_news(stamps)):
                 await self.apply()
-                after = await self._stamps()
-                files.were_read({path: stamps.get(path, after[path]) for path in after})
+                stamps = {**await self._stamps(), **stamps}
+                looks.take({path: stamps[path] for path in self._files})
             self._in_force.sweep()
 
     async def apply(self) -> Applied | ConfigError:
@@ -132,8 +133,9 @@ class Reload:
         )
         return Applied(plan.name, plan.sha256, needs_restart)
 
-    async def _stamps(self) -> Stamps:
-        return await asyncio.to_thread(stamps_of, self._files)
+    async def _stamps(self) -> dict[Path, Stamp | None]:
+        files = self._files
+        return await asyncio.to_thread(lambda: {path: stamp_of(path) for path in files})
 
 
 def _changed(was: Settings, wanted: Settings) -> Iterator[str]:
