@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import json
 import sys
+from types import FrameType
 
 import pytest
 
-from gateway.wire import large_json, strict_json
+from gateway.wire import json_flaws, large_json, strict_json
 from gateway.wire.json_flaws import NESTING_MAX, Malformed
 from gateway.wire.strict_json import MEMBERS_MAX, VALUES_MAX, parse, rewrite
 
@@ -107,21 +108,26 @@ def test_a_name_as_long_as_the_body_is_cut_in_the_refusal() -> None:
     assert len(caught.value.param) == 128
 
 
-def calls_to_refuse(body: bytes) -> int:
-    calls: list[str] = []
-    sys.setprofile(lambda _frame, event, _argument: calls.append(event) if event == "call" else None)
+def calls_to_name_the_fault(body: bytes) -> int:
+    called: list[str] = []
+
+    def note(frame: FrameType, event: str, _argument: object) -> None:
+        if event == "call" and frame.f_code.co_filename == json_flaws.__file__:
+            called.append(frame.f_code.co_name)
+
+    sys.setprofile(note)
     try:
         with pytest.raises(Malformed):
             parse(body)
     finally:
         sys.setprofile(None)
-    return len(calls)
+    return len(called)
 
 
 def test_only_the_member_at_fault_is_named_however_many_lie_before_it() -> None:
     few, many = (b'{"a":{%s},"b":NaN}' % b",".join(b'"%d":"x"' % number for number in range(n)) for n in (10, 10_000))
     assert refusal(many) == ("non_finite_number", "b")
-    assert calls_to_refuse(many) == calls_to_refuse(few)
+    assert calls_to_name_the_fault(many) == calls_to_name_the_fault(few)
 
 
 BODY = b'{ "model" : "m",\n  "n":1 , "\\u0070riority":5,"x":{"priority":1.0e2} }\n'
