@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import resource
-from contextlib import contextmanager
 
 import pytest
 
@@ -14,6 +12,7 @@ from gateway.server import upstream
 from gateway.testing import answers
 from gateway.testing.builders import a_class, a_plan, an_admission
 from gateway.testing.harness import MODEL, a_chat, running
+from gateway.testing.open_files import no_file_left
 from gateway.testing.raw_client import BrokenAnswer
 from gateway.testing.scripted_engine import ScriptedEngine, Wire
 
@@ -62,17 +61,6 @@ async def test_a_refused_connection_is_502_and_the_engine_is_out_of_service_at_o
         await gateway.until(lambda: gateway.gateway.rooms.watches["a"].health.is_up)
         assert (await gateway.ops("/readyz")).status == 200
         assert (await gateway.chat(stream=stream)).status == 200
-
-
-@contextmanager
-def no_file_left():
-    """What is open stays so; nothing more can be opened."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @pytest.mark.parametrize(("path", "offered"), [(CHAT, 1), ("/tokenize", 0)])

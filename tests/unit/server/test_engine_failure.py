@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import errno
-import resource
 import socket
-from contextlib import contextmanager
 from types import SimpleNamespace
 
 import aiohttp
@@ -14,6 +12,7 @@ from aiohttp.http_exceptions import BadHttpMessage
 
 from gateway.core.types import Outcome, Reason
 from gateway.server import engine_failure
+from gateway.testing.open_files import no_file_left
 
 KEY = SimpleNamespace(host="h", port=1, ssl=False, is_ssl=False)
 
@@ -34,16 +33,6 @@ def test_each_error_has_one_reason(error, reason):
     failure = engine_failure.of(error)
     assert failure.reason is reason
     assert failure.outcome is Outcome.ENGINE_ERROR
-
-
-@contextmanager
-def no_file_left():
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def of_resolver(number):
