@@ -43,7 +43,7 @@ class FetchedKeys:
     """Keeps the keys behind one address current.
 
     fetch: asks it, raises KeysUnreachable. put_in_force: takes a set and until when it is believed. told: what became
-    of each fetch.
+    of each fetch. now: the wall clock.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class FetchedKeys:
 
     async def look_again(self) -> bool:
         """Wait for the fetch under way, or one more; False at once where the last is too recent for another."""
-        if self._now() < self._fetched_at + AGAIN_S_MIN:
+        if 0 <= self._now() - self._fetched_at < AGAIN_S_MIN:  # a clock that was set back says nothing
             return False
         self._asked.set()
         with suppress(TimeoutError):

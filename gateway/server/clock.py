@@ -1,7 +1,7 @@
-"""The gateway's one clock: monotonic time, told in seconds since the epoch.
+"""The gateway's one clock: monotonic time, told in seconds since the epoch; and the wall clock beside it.
 
 Monotonic, so that no deadline moves when the wall clock is set; anchored once at the wall clock, so that deadlines
-of several gateways in front of one engine compare.
+of several gateways in front of one engine compare. Only what is dated by others goes by the wall clock: keys, tokens.
 """
 
 from __future__ import annotations
@@ -17,11 +17,15 @@ class LoopClock:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._epoch_s = time.time() - time.monotonic()  # noqa: TID251 - the one place that reads the wall clock
+        self._epoch_s = self.wall() - time.monotonic()
 
     def now(self) -> float:
         """Return seconds since the epoch, never going back."""
         return time.monotonic() + self._epoch_s
+
+    def wall(self) -> float:
+        """Return seconds since the epoch as the machine has them now: it may have slept, or been set."""
+        return time.time()  # noqa: TID251 - the one place that reads the wall clock
 
     def call_at(self, when: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
         """Call back at `when` (seconds since the epoch), or at once where that has passed.

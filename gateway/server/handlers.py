@@ -248,7 +248,7 @@ class Handlers:
             keyring=rooms.keyring,
             tokens=rooms.tokens,
             service_classes=rooms.plan.classes,
-            now=rooms.clock.now,
+            now=rooms.clock.wall,
         )
 
     async def _divisible(self, plan: Plan, pool: Pool, call: Call, shape: Shape) -> tuple[Prompt | None, bool]:

@@ -53,14 +53,17 @@ class Reply:
         return [(_text(name), _text(value)) for name, value in self._message.raw_headers]
 
     def require_for_caller(self) -> None:
-        """Raise EngineFailure for a status that is no answer to a caller: interim, a redirect, or none that there is.
+        """Raise EngineFailure for what is no answer to a caller: interim, a redirect, or of a status that there is not.
 
-        Nor is one that refuses a credential: the caller's own never goes to an engine, only the gateway's.
+        Nor is one that refuses a credential: the caller's own never goes to an engine, only the gateway's. Nor is a
+        compressed stream: neither its first token nor its end could be told.
         """
         if self.status in KEY_REFUSED:
             raise engine_failure.broken(f"refused the gateway's own key with status {self.status}")
         if not (200 <= self.status < 300 or 400 <= self.status < 600):
             raise engine_failure.broken(f"answered with status {self.status}")
+        if self.is_event_stream and not self._is_plain:
+            raise engine_failure.broken("answered with a stream that has a Content-Encoding, though asked for none")
 
     def require_body(self, body: bytes) -> None:
         """Raise EngineFailure where the whole answer, said to be JSON, is empty: so ends one that broke off unseen."""
@@ -75,6 +78,11 @@ class Reply:
     def _content_type(self) -> str:
         stated: str = self._message.headers.get("Content-Type", "")
         return stated.partition(";")[0].strip().lower()
+
+    @property
+    def _is_plain(self) -> bool:
+        codings = ",".join(self._message.headers.getall("Content-Encoding", []))
+        return codings.strip().lower() in ("", "identity")
 
     @property
     def content_length(self) -> int | None:

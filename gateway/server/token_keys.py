@@ -34,7 +34,7 @@ class TokenKeys:
                 lambda: fetch(url),
                 self.tokens.put_in_force,
                 lambda result: observer.signing_keys_fetched(result.value),
-                clock.now,
+                clock.wall,
             )
 
     async def load(self) -> None:

@@ -43,7 +43,8 @@ class Outgoing:
 
     def head(self, host: str, api_key: str | None) -> bytes:
         """Write the head. Raises ValueError where a value would be more than one line."""
-        lines = [f"{self.method} {self.path} HTTP/1.1", f"Host: {host}"]
+        # What passes is read on its way; to who says nothing here, a proxy in between may send it compressed.
+        lines = [f"{self.method} {self.path} HTTP/1.1", f"Host: {host}", "Accept-Encoding: identity"]
         lines += [f"{name}: {value}" for name, value in self.headers]
         if api_key is not None:
             lines.append(f"Authorization: Bearer {api_key}")

@@ -67,11 +67,17 @@ def a_response(
     }
 
 
-def response_events(*texts: str, response_id: str = "resp_1", end: str = "completed") -> list[bytes]:
-    """Return the events of a streamed response, to its own end; the first two come before it is scheduled."""
+def response_events(
+    *texts: str, response_id: str = "resp_1", end: str = "completed", instructions: str | None = None
+) -> list[bytes]:
+    """Return the events of a streamed response, to its own end; the first two come before it is scheduled.
+
+    instructions: the caller's, which whatever bears the response says again.
+    """
     begun = {"id": response_id, "object": "response", "created_at": 1767225600, "model": "tiny", "output": []}
-    begun |= {"status": "in_progress", "error": None, "usage": None}
-    ended = {**a_response("".join(texts), response_id=response_id, output_tokens=len(texts)), "status": end}
+    begun |= {"status": "in_progress", "error": None, "instructions": instructions, "usage": None}
+    ended = a_response("".join(texts), response_id=response_id, output_tokens=len(texts))
+    ended = {"id": response_id, "instructions": instructions, **ended, "status": end}
     pieces: list[dict[str, Any]] = [
         {"type": "response.created", "response": begun},
         {"type": "response.in_progress", "response": begun},

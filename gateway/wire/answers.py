@@ -44,6 +44,7 @@ _TOKENS_MAX = 1 << 40  # beyond any context: a larger count is nonsense
 
 _RESPONSE_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _RESPONSE_HEAD = re.compile(rb'\s*\{\s*"id"\s*:\s*"([A-Za-z0-9_-]{1,128})"')
+_RESPONSE_IN_EVENT = re.compile(rb'"response"\s*:\s*\{\s*"id"\s*:\s*"([A-Za-z0-9_-]{1,128})"')
 _ERROR_HEAD = re.compile(rb'\s*\{\s*"(?:error"\s*:\s*+(?!null)|type"\s*:\s*"error"|object"\s*:\s*"error")')
 _USAGE = re.compile(rb'"usage"\s*:\s*(?=\{)')
 # So ends what vLLM gave up itself, as all that runs when it shuts down or is put to sleep, in the form of an answer.
@@ -153,6 +154,25 @@ def read_response_head(value: Any) -> Mapping[str, Any]:
     return head
 
 
+def read_cut_response_head(data: bytes) -> Mapping[str, Any]:
+    """What `read_response_head` gives, as far as the beginning of an event too long to be decoded has it."""
+    stated = _RESPONSE_IN_EVENT.search(data)
+    return {} if stated is None else {"id": stated[1].decode()}
+
+
+def last_usage(tail: bytes) -> Usage | None:
+    """The usage that the end of an answer, or of an event, states last."""
+    # Inside JSON strings quotes are escaped, so this spelling is a member and never text of the answer.
+    starts = [match.end() for match in _USAGE.finditer(tail)]
+    if not starts:
+        return None
+    try:
+        usage, _ = _DECODER.raw_decode(tail[starts[-1] :].decode(errors="replace"))
+    except (ValueError, RecursionError):
+        return None
+    return _usage(usage)
+
+
 class BodyTap:
     """Reads an answer that is no stream while it passes, holding at most its head and its tail.
 
@@ -197,7 +217,7 @@ class BodyTap:
         if self.error_suspected:
             self.error = read_error(_decoded(self._head), self._head)
         self.given_up = self._is_given_up()
-        self.usage = self._last_usage()
+        self.usage = last_usage(self._tail)
         if self.usage is None and self._seen_bytes > TAIL_BYTES_MAX:
             self.overflowed = 1
 
@@ -209,17 +229,6 @@ class BodyTap:
                 return _MESSAGE_HEAD.match(self._head) is not None and _STOP_REASON.search(self._tail) is None
             case Dialect.RESPONSES:
                 return is_response_given_up(self._head)
-
-    def _last_usage(self) -> Usage | None:
-        # Inside JSON strings quotes are escaped, so this spelling is a member and never text of the answer.
-        starts = [match.end() for match in _USAGE.finditer(self._tail)]
-        if not starts:
-            return None
-        try:
-            usage, _ = _DECODER.raw_decode(self._tail[starts[-1] :].decode(errors="replace"))
-        except (ValueError, RecursionError):
-            return None
-        return _usage(usage)
 
 
 def _decoded(data: bytes) -> Any:

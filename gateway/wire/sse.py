@@ -2,8 +2,8 @@
 
 Owns the incremental reading of server-sent events: the first event, an error inside the stream, usage, the dialect's
 own end, and whether the bytes so far stop inside an event. Gives the same answers for any split of the same bytes.
-Never changes, delays or holds back a byte, keeps at most one event of EVENT_BYTES_MAX, and decodes JSON only where an
-event can hold something that is asked for.
+Never changes, delays or holds back a byte, keeps at most EVENT_BYTES_MAX of one event and of a longer one its two ends,
+and decodes JSON only where an event can hold something that is asked for.
 """
 
 from __future__ import annotations
@@ -16,11 +16,14 @@ from typing import Any
 
 from gateway.wire.answers import (
     STATUS_UNKNOWN,
+    TAIL_BYTES_MAX,
     InBandError,
     Usage,
     is_delta_given_up,
     is_given_up,
     is_response_given_up,
+    last_usage,
+    read_cut_response_head,
     read_error,
     read_response_head,
     read_usage,
@@ -67,8 +70,8 @@ class StreamTap:
     error: the first error inside the stream; opens_with_error: that error was the first event. given_up: the engine
     ended the answer before its time, and said so in the stream's own form.
     usage: what the engine said of tokens, the last number said wins. ended: the dialect's own end has come.
-    overflowed: events longer than the bound, which were not read. response: what a Responses stream first says of it,
-    for whoever has to end it: id, created_at and model, as far as they are there.
+    overflowed: events longer than the bound, of which only the beginning and the end were read. response: what a
+    Responses stream first says of it, for whoever has to end it: id, created_at and model, as far as they are there.
     """
 
     __slots__ = (
@@ -76,8 +79,8 @@ class StreamTap:
         "_dialect",
         "_has_returns",
         "_last_number",
+        "_long",
         "_marks",
-        "_skipping",
         "ended",
         "error",
         "event_bytes_max",
@@ -93,7 +96,7 @@ class StreamTap:
         self._dialect = dialect
         self._marks = (b'"usage"', b'"error"', b'"abort"', *_END[dialect])
         self._buffer = bytearray()  # bytes since the last end of an event
-        self._skipping = False
+        self._long: _Event | None = None  # the beginning of an event over the bound, while that goes on
         self._has_returns = False
         self.event_bytes_max = event_bytes_max
         self.first_event = False
@@ -109,7 +112,7 @@ class StreamTap:
     @property
     def mid_event(self) -> bool:
         """Whether the bytes so far stop inside an event or a comment."""
-        return self._skipping or bool(self._buffer.strip(_LINE_ENDS))
+        return self._long is not None or bool(self._buffer.strip(_LINE_ENDS))
 
     @property
     def response_id(self) -> str | None:
@@ -123,7 +126,7 @@ class StreamTap:
 
     def feed(self, chunk: bytes) -> None:
         """Take the next bytes of the stream, of any length."""
-        if self.first_event and not self._buffer and not self._skipping and chunk.endswith(b"\n\n"):
+        if self.first_event and not self._buffer and self._long is None and chunk.endswith(b"\n\n"):
             # The hot path: whole events in one chunk. Searching them is far cheaper than reading them.
             self._note_number(chunk)
             for mark in self._marks:
@@ -136,16 +139,18 @@ class StreamTap:
         self._has_returns = self._has_returns or b"\r" in chunk
         scan_from = max(0, len(self._buffer) - _BOUNDARY_BYTES_MAX + 1)
         self._buffer += chunk
-        if self._skipping:
-            self._skip()
+        if self._long is not None:
+            self._skip(self._long, scan_from)
             scan_from = 0
-        if not self._skipping:
+        if self._long is None:
             self._take(scan_from)
 
     def finish(self) -> None:
         """The stream is over: what is left is its last event, though no blank line ended it."""
         rest = bytes(self._buffer.strip(_LINE_ENDS))
-        if rest and not self._skipping:
+        if self._long is not None:
+            self._end_long(self._long, rest)
+        elif rest:
             self._judge(_event(rest))
 
     def _note_number(self, events: bytes) -> None:
@@ -168,18 +173,26 @@ class StreamTap:
         if len(self._buffer) > self.event_bytes_max:
             pending = bytes(self._buffer.strip(_LINE_ENDS))
             if len(pending) > self.event_bytes_max:
-                self._overflow(pending)
-                self._skipping = True
-                del self._buffer[: -_BOUNDARY_BYTES_MAX + 1]
+                self._long = self._begin_long(pending)
+                self._keep_tail()
 
-    def _skip(self) -> None:
+    def _skip(self, beginning: _Event, scan_from: int) -> None:
         """Drop an event that is too long, up to its end."""
-        found = _EVENT_END.search(self._buffer)
+        found = _EVENT_END.search(self._buffer, scan_from)
         if found is None:
-            del self._buffer[: -_BOUNDARY_BYTES_MAX + 1]
+            self._keep_tail()
         else:
+            self._end_long(beginning, bytes(self._buffer[: found.start()].rstrip(_LINE_ENDS)))
             del self._buffer[: found.end()]
-            self._skipping = False
+            self._long = None
+
+    def _keep_tail(self) -> None:
+        """Keep the end of what has come of a long event, and what may be the beginning of the end behind it."""
+        del self._buffer[: -self._tail_bytes_max - _BOUNDARY_BYTES_MAX]
+
+    @property
+    def _tail_bytes_max(self) -> int:
+        return min(TAIL_BYTES_MAX, self.event_bytes_max - _BOUNDARY_BYTES_MAX)
 
     def _last_event_end(self, scan_from: int) -> int:
         if not self._has_returns:
@@ -195,15 +208,32 @@ class StreamTap:
         for piece in _EVENT_END.split(block) if b"\r" in block else block.split(b"\n\n"):
             raw = piece.strip(_LINE_ENDS)
             if len(raw) > self.event_bytes_max:
-                self._overflow(raw)
+                self._end_long(self._begin_long(raw), raw)
             elif raw and (not self.first_event or self._is_marked(raw)):
                 self._judge(_event(raw))
 
-    def _overflow(self, raw: bytes) -> None:
-        """An event is too long to be read; its beginning still says whether it is the first one."""
+    def _begin_long(self, raw: bytes) -> _Event:
+        """An event is too long to be read; its beginning, of which as much is returned, still says what it is."""
         self.overflowed += 1
         event = _event(raw[: self.event_bytes_max])
-        self.first_event = self.first_event or (event.data is not None and self._kind(event) not in _BEFORE_FIRST)
+        if event.data is None:
+            return event
+        if self._kind(event) not in _BEFORE_FIRST:
+            self.first_event = True
+        elif self._dialect is Dialect.RESPONSES:
+            self.response = self.response or read_cut_response_head(event.data)
+        return _Event(event.name, event.data[:_TYPE_WITHIN_BYTES])
+
+    def _end_long(self, beginning: _Event, rest: bytes) -> None:
+        """A long event is over: what it is takes effect, and its end says what the ends of answers do."""
+        kind, tail = self._kind(beginning), rest[-self._tail_bytes_max :]
+        if beginning.data is None or kind in _BEFORE_FIRST:
+            return
+        self._take_kind(kind, beginning.data)
+        self._note_number(tail)
+        if self._is_given_up(kind, tail):
+            self.given_up = True
+        self._add_usage(last_usage(tail))
 
     def _judge(self, event: _Event) -> None:
         if event.data is None:
@@ -214,15 +244,18 @@ class StreamTap:
                 self.response = self.response or read_response_head(_decoded(event.data))
             return
         is_first, self.first_event = not self.first_event, True
-        if (event.data.strip() if self._dialect is Dialect.OPENAI else kind) in _END[self._dialect]:
-            self.ended = True
-        if kind == _FAILED and self.error is None:
-            # It is the dialect's own word for a failure and passes as it is, so it never opens with an error.
-            self.error = InBandError(STATUS_UNKNOWN, event.data)
+        self._take_kind(event.data.strip() if self._dialect is Dialect.OPENAI else kind, event.data)
         if self._is_given_up(kind, event.data):
             self.given_up = True
         if b'"error"' in event.data or _USAGE.search(event.data):
             self._read_value(event.data, is_first=is_first)
+
+    def _take_kind(self, kind: bytes | None, data: bytes) -> None:
+        if kind in _END[self._dialect]:
+            self.ended = True
+        if kind == _FAILED and self.error is None:
+            # It is the dialect's own word for a failure and passes as it is, so it never opens with an error.
+            self.error = InBandError(STATUS_UNKNOWN, data)
 
     def _is_given_up(self, kind: bytes | None, data: bytes) -> bool:
         match self._dialect:
@@ -235,12 +268,14 @@ class StreamTap:
 
     def _read_value(self, data: bytes, *, is_first: bool) -> None:
         value = _decoded(data)
-        usage = read_usage(value)
-        if usage is not None:
-            self.usage = usage if self.usage is None else self.usage.updated(usage)
+        self._add_usage(read_usage(value))
         if self.error is None:
             self.error = read_error(value, data)
             self.opens_with_error = is_first and self.error is not None
+
+    def _add_usage(self, usage: Usage | None) -> None:
+        if usage is not None:
+            self.usage = usage if self.usage is None else self.usage.updated(usage)
 
     def _kind(self, event: _Event) -> bytes | None:
         """The event's type: its name, else what its data says in a dialect whose events have types."""

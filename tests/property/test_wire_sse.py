@@ -24,6 +24,8 @@ VALUES: list[Any] = [
     {"type": "response.created", "response": {"x": "y" * 90}},
     {"type": "response.completed", "response": {"usage": {"input_tokens": 1}}},
     {"long": "z" * 130},
+    {"long": "z" * 130, "finish_reason": "abort", "usage": {"prompt_tokens": 3}},
+    {"type": "response.completed", "response": {"output": "z" * 130, "usage": {"input_tokens": 1}}},
 ]
 LINE_ENDS = st.sampled_from(["\n", "\r\n", "\r"])
 

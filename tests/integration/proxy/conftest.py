@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import logging
 import sys
+import time
 
 import pytest
 import structlog
@@ -15,6 +16,7 @@ import uvloop
 from blockbuster import blockbuster_ctx
 
 from gateway.observe import logs
+from gateway.server import clock
 from gateway.testing.skipping_loop import SkippingLoop
 
 
@@ -48,3 +50,25 @@ def logged():
     structlog.configure(**before)
     logging.root.handlers, logging.root.level = handlers, level
     sys.stdout.write(written())
+
+
+class WallClock:
+    """The gateway's wall clock, which a test may set: `now`, in seconds since the epoch."""
+
+    def __init__(self):
+        self.now = time.time()  # noqa: TID251 - it stands for the machine's
+
+    def time(self):
+        return self.now
+
+    @staticmethod
+    def monotonic():
+        return time.monotonic()
+
+
+@pytest.fixture
+def wall_clock(monkeypatch):
+    """The wall clock of gateways that are made from here on; it stands still until it is set."""
+    wall_clock = WallClock()
+    monkeypatch.setattr(clock, "time", wall_clock)
+    return wall_clock

@@ -47,6 +47,28 @@ async def test_whatever_its_type_an_answer_passes_as_it_is_however_it_is_framed(
         assert (answer.header("content-encoding"), answer.body) == ("gzip", compressed)
 
 
+@pytest.mark.parametrize("coding", ["gzip", "GZIP", "br", "identity\r\ncontent-encoding: zstd"])
+async def test_a_stream_that_nobody_here_can_read_is_502_at_once_and_the_engine_hears_it(tmp_path, coding):
+    """A compressing proxy before the engine: whether such a stream fails or ends can be told by nobody on the way."""
+    head = STREAM_HEAD[:-2] + f"content-encoding: {coding}\r\n\r\n".encode()
+    async with (
+        ScriptedEngine(answers.hanging(head + chunk(gzip.compress(b"".join(answers.events_of("a")))))) as engine,
+        running(tmp_path, engine) as gateway,
+    ):
+        answer = await gateway.chat(stream=True)
+        await gateway.until_metric("gateway_requests_total", 1, outcome="engine_error")
+        await engine.until(lambda: len(engine.aborted) == 1)
+    assert (answer.status, answer.json()["error"]["code"]) == (502, "engine_broken")
+    assert "Content-Encoding" in answer.json()["error"]["message"]
+
+
+async def test_a_stream_in_no_coding_may_say_so(tmp_path):
+    events = answers.events_of("a")
+    script = answers.raw(STREAM_HEAD[:-2] + b"content-encoding: identity\r\n\r\n", *map(chunk, events), CHUNKS_END)
+    async with ScriptedEngine(script) as engine, running(tmp_path, engine) as gateway:
+        assert (await gateway.chat(stream=True)).body == b"".join(events)
+
+
 async def test_an_answer_that_says_how_long_it_is_without_a_body_leaves_the_connection_whole(tmp_path):
     async with (
         ScriptedEngine(answers.raw(b"HTTP/1.1 204 No Content\r\n\r\n")) as engine,

@@ -136,8 +136,9 @@ async def test_what_a_caller_claims_of_itself_or_of_the_order_reaches_no_engine(
         assert (answer.status, answer.header("x-gateway-service-class")) == (200, "interactive")
     (post,) = engine.posts
     assert sorted(name for name, _ in post.headers) == [
-        *("content-length", "content-type", "host", "x-request-id", "x-vllm-priority")
+        *("accept-encoding", "content-length", "content-type", "host", "x-request-id", "x-vllm-priority")
     ]
+    assert post.header("accept-encoding") == ["identity"]  # what passes is read on its way
     assert post.header("x-request-id")[0].startswith("req-")
     assert int(post.header("x-vllm-priority")[0]) >= 0
 

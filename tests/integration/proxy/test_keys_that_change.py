@@ -7,6 +7,7 @@ import hashlib
 import json
 import signal
 import sys
+from datetime import UTC, datetime
 
 import pytest
 import yaml
@@ -22,9 +23,9 @@ NEW_KEY = "gw-another-0123456789-0123456789-012345678"
 WAIT_S_MAX = 30.0
 
 
-def keys_text(key, service_class="batch"):
+def keys_text(key, service_class="batch", **members):
     sha256 = hashlib.sha256(key.encode()).hexdigest()
-    entry = {"id": "another", "sha256": sha256, "service_class": service_class, "tenant": "acme"}
+    entry = {"id": "another", "sha256": sha256, "service_class": service_class, "tenant": "acme", **members}
     return yaml.safe_dump({"keys": [entry]})
 
 
@@ -161,3 +162,14 @@ async def test_a_crash_is_logged_under_the_id_that_the_caller_is_told(tmp_path, 
     lines = {line["event"]: line for line in map(json.loads, logged().splitlines())}
     told = answer.header("x-request-id")
     assert told == lines["handler_crashed"]["request_id"] == lines["request"]["request_id"]
+
+
+async def test_a_key_ends_by_the_wall_clock_as_it_is_now(tmp_path, looking_often, wall_clock):
+    not_after = datetime.fromtimestamp(wall_clock.now + 3600, UTC).isoformat()
+    async with ScriptedEngine(answers.completion()) as engine, running(tmp_path, engine) as gateway:
+        await asyncio.to_thread((tmp_path / "keys.yaml").write_text, keys_text(NEW_KEY, not_after=not_after))
+        await until_status(gateway, NEW_KEY, 200)
+        wall_clock.now += 7200  # the machine slept
+        assert (await gateway.chat(key=NEW_KEY)).status == 401
+        wall_clock.now -= 7200
+        assert (await gateway.chat(key=NEW_KEY)).status == 200

@@ -77,6 +77,19 @@ async def test_a_response_counts_by_the_status_that_it_ends_with(tmp_path, strea
         await gateway.until_metric("gateway_requests_total", 1, outcome=outcome)
 
 
+async def test_a_response_that_tells_all_of_itself_again_is_whole_and_kept(tmp_path):
+    long = "x" * (3 << 20)  # its instructions, its tools, or the log probabilities of each token
+    events = response_events("Hello", instructions=long)
+    async with ScriptedEngine(answers.stream_of(*events)) as engine, running(tmp_path, engine) as gateway:
+        answer = await gateway.ask(PATH, a_body(stream=True))
+        await gateway.until_metric("gateway_requests_total", 1, outcome="completed")
+        assert await gateway.metric("gateway_output_tokens_total") == 1
+        engine.gets["/v1/responses/resp_1"] = answers.json_answer(a_response("kept"))
+        kept = await gateway.ask("/v1/responses/resp_1")
+    assert answer.body == b"".join(events)
+    assert (kept.status, kept.json()) == (200, a_response("kept"))
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_what_an_engine_keeps_is_asked_of_that_engine(tmp_path, stream):
     script = answers.stream_of(*response_events("a")) if stream else answers.json_answer(a_response())

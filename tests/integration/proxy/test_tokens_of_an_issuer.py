@@ -20,6 +20,7 @@ from gateway.testing.scripted_engine import ScriptedEngine
 
 CHAT = "/v1/chat/completions"
 WAIT_S_MAX = 30.0
+DAY_S = 86_400
 
 
 def auth(**jwt):
@@ -111,6 +112,23 @@ async def test_a_token_has_its_class_its_tenant_and_its_line_in_the_log(tmp_path
     assert line["key_id"].startswith("jwt-")
     for secret in (*presented.split("."), "secret-id"):
         assert secret not in written
+
+
+@pytest.mark.parametrize("is_fetched", [False, True])
+@pytest.mark.parametrize("days", [-1, 1, 30])
+async def test_a_token_ends_by_the_wall_clock_as_it_is_now(tmp_path, jwks_file, wall_clock, days, is_fetched):
+    before, after = (token(claims(at, nbf=at)) for at in (wall_clock.now, wall_clock.now + days * DAY_S))
+    async with (
+        ScriptedEngine(answers.completion()) as engine,
+        IssuersAddress(key_set()).serving() as address,
+        running(
+            tmp_path, engine, auth=auth(**{"jwks_url": address.url} if is_fetched else {"jwks_file": "jwks.json"})
+        ) as gateway,
+    ):
+        await until_let_in(gateway, before)
+        assert (await gateway.chat(key=after)).status == 401
+        wall_clock.now += days * DAY_S
+        assert [(await gateway.chat(key=presented)).status for presented in (before, after)] == [401, 200]
 
 
 @pytest.mark.parametrize(

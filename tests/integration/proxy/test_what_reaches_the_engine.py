@@ -97,7 +97,7 @@ async def test_hop_by_hop_headers_and_what_connection_names_stay_here(tmp_path):
         await gateway.ask(CHAT, a_chat(), headers=headers)
     (post,) = engine.posts
     names = {name for name, _ in post.headers}
-    assert names == {"host", "content-type", "accept", "x-request-id", "content-length"}
+    assert names == {"host", "content-type", "accept", "accept-encoding", "x-request-id", "content-length"}
 
 
 async def test_an_unstated_output_is_set_where_the_engines_default_is_over_the_classs(tmp_path):

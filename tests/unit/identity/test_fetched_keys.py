@@ -82,6 +82,15 @@ async def test_forged_key_names_make_no_more_fetches_than_the_interval_allows(ad
     assert address.asked == 1
 
 
+async def test_a_clock_that_is_set_back_keeps_nobody_from_newer_keys(address: Address) -> None:
+    await address.answers.put(OLD)
+    await address.until_told(1)
+    address.now -= BELIEVED_S_MAX
+    await address.answers.put(NEW)
+    assert await address.keys.look_again()
+    assert address.names() == {"new"}
+
+
 @pytest.mark.parametrize("failure", [KeysUnreachable("answers with status 503"), b"{}", b"<html>", TimeoutError()])
 async def test_a_fetch_that_fails_leaves_the_last_good_set_in_force(
     address: Address, failure: bytes | Exception

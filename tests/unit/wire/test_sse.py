@@ -230,10 +230,48 @@ def test_a_line_beyond_the_bound_is_counted_and_passed_over() -> None:
 
 
 def test_whole_events_beyond_the_bound_are_counted_after_the_first_one_too() -> None:
-    tap = fed(
-        ROLE, chunk(choices=["x" * 500]), chunk(usage={"prompt_tokens": 9}, choices=["x" * 500]), event_bytes_max=200
-    )
+    tap = fed(ROLE, chunk(choices=["x" * 500]), chunk(choices=["x" * 500]), event_bytes_max=200)
     assert (tap.overflowed, tap.usage) == (2, None)
+
+
+LONG = "x" * 500
+ENDS_OF_A_RESPONSE = [f"response.{status}" for status in ("completed", "incomplete", "failed")]
+
+
+@pytest.mark.parametrize("pieces_bytes", [1, 7, 300, 10_000])
+@pytest.mark.parametrize("name", ENDS_OF_A_RESPONSE)
+def test_the_end_of_a_stream_is_its_end_however_long_it_is(name: str, pieces_bytes: int) -> None:
+    said = {"id": "resp_1", "instructions": LONG, "usage": {"input_tokens": 5, "output_tokens": 7}, "user": None}
+    end = named(name, {"response": said, "sequence_number": 8, "type": name})
+    tap = fed(
+        named("response.output_text.delta", {"type": "response.output_text.delta", "delta": "x"}),
+        *(end[at : at + pieces_bytes] for at in range(0, len(end), pieces_bytes)),
+        dialect=Dialect.RESPONSES,
+        event_bytes_max=200,
+    )
+    assert (tap.ended, tap.overflowed, tap.usage) == (True, 1, Usage(5, 7))
+    assert (tap.error is not None) is (name == "response.failed")
+    assert tap.next_number == 9
+
+
+def test_the_end_of_a_stream_is_no_end_before_it_is_whole() -> None:
+    end = named("response.completed", {"type": "response.completed", "response": {"instructions": LONG}})
+    tap = fed(end[:-2], dialect=Dialect.RESPONSES, event_bytes_max=200)
+    assert tap.mid_event and not tap.ended
+
+
+@pytest.mark.parametrize("pieces_bytes", [1, 300, 10_000])
+def test_what_the_end_of_a_long_chunk_says_is_read(pieces_bytes: int) -> None:
+    last = {"logprobs": [LONG], "finish_reason": "abort"}
+    said = chunk(choices=[{"delta": {}, **last}], usage={"prompt_tokens": 5, "completion_tokens": 7})
+    pieces = (said[at : at + pieces_bytes] for at in range(0, len(said), pieces_bytes))
+    tap = fed(ROLE, *pieces, DONE, event_bytes_max=200)
+    assert (tap.given_up, tap.usage, tap.ended) == (True, Usage(5, 7), True)
+
+
+def test_a_responses_id_is_known_however_long_its_beginning_is() -> None:
+    value = {"response": {"id": "resp_1", "instructions": LONG}, "type": "response.created"}
+    assert fed(named("response.created", value), dialect=Dialect.RESPONSES, event_bytes_max=200).response_id == "resp_1"
 
 
 def test_while_a_line_beyond_the_bound_is_passed_over_the_stream_is_inside_an_event() -> None:
