@@ -130,11 +130,13 @@ class Score:
 class Scorecard:
     """scores: of loads, arms and classes in their own order. unmeasured: arms without a VALID run of a load.
 
-    again: arms that are the first one once more, and so no choice.
+    repeats: runs that were planned of each arm under each load. again: arms that are the first one once more, and so no
+    choice.
     """
 
     scores: Sequence[Score]
     unmeasured: Sequence[tuple[Load, str]]
+    repeats: int
     again: Sequence[str] = ()
     good_share: float = GOOD_SHARE
 
@@ -144,8 +146,12 @@ class Scorecard:
     def of(self, load: Load, arm: str) -> dict[str, Score]:
         return {each.class_name: each for each in self.scores if (each.load, each.arm) == (load, arm)}
 
+    def lacking(self, load: Load, arm: str) -> int:
+        """Planned runs without a VALID one: what they would show is not known, so that the arm is no choice."""
+        return max(0, self.repeats - len(self.of(load, arm)[ALL].runs))
+
     def meeting(self, load: Load) -> list[str]:
-        """The arms that meet the limits of every class."""
+        """The arms that meet the limits of every class, over all runs that were planned of them."""
         arms = dict.fromkeys(each.arm for each in self.scores if each.load == load and each.arm not in self.again)
         return [arm for arm in arms if self._meets(load, arm)]
 
@@ -159,6 +165,7 @@ class Scorecard:
     def to_json(self) -> dict[str, Any]:
         return {
             "good_share": self.good_share,
+            "runs_planned_of_each": self.repeats,
             "rows": [each.to_json() for each in self.scores],
             "choices": [
                 {"load": load.label, "mix": load.mix, "meeting": self.meeting(load)}
@@ -170,7 +177,7 @@ class Scorecard:
 
     def _meets(self, load: Load, arm: str) -> bool:
         own = [each.meets(self.good_share) for name, each in self.of(load, arm).items() if name != ALL]
-        return bool(own) and all(own)
+        return bool(own) and all(own) and not self.lacking(load, arm)
 
     def _price(self, load: Load, arm: str) -> float:
         everything = self.of(load, arm)[ALL]
@@ -183,9 +190,11 @@ def scorecard(
     limits: Limits,
     per_hour: float | None,
     *,
+    repeats: int,
     again: Sequence[str] = (),
 ) -> Scorecard:
-    """arms: in the order of the scenario. per_hour: what the engines behind an arm cost; None: not known.
+    """arms: in the order of the scenario. per_hour: what the engines behind an arm cost; None: not known. repeats: as
+    planned.
 
     Each VALID run of an arm counts, whatever became of the other arms' runs: one that fails cannot be hidden.
     """
@@ -198,7 +207,7 @@ def scorecard(
                 scores += _scores(load, arm, sorted(own, key=lambda each: each.run_id), limits, per_hour)
             else:
                 unmeasured.append((load, arm))
-    return Scorecard(scores, unmeasured, again)
+    return Scorecard(scores, unmeasured, repeats, again)
 
 
 def planned(record: RequestRecord) -> bool:

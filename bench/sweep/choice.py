@@ -1,7 +1,7 @@
 """The cell to choose: it meets every class's limits under every load, at the lowest cost of an accepted response. Pure.
 
-Not the highest throughput. A cell that lacks a VALID run of some load has not shown that it meets its limits there. Of
-cells that cost alike the baseline is chosen, or what is first in the plan: a change has to earn its place.
+Not the highest throughput. A cell that lacks a VALID run that was planned has not shown that it meets its limits in it.
+Of cells that cost alike the baseline is chosen, or what is first in the plan: a change has to earn its place.
 """
 
 from __future__ import annotations
@@ -73,6 +73,9 @@ def _miss(card: Scorecard, arm: str, loads: Sequence[Load]) -> str:
         missed = [name for name, score in own.items() if name != ALL and not score.meets(card.good_share)]
         if missed:
             return f"misses the limits of {', '.join(missed)} under {load.label}, {load.mix}"
+        if lacking := card.lacking(load, arm):
+            said = f"{card.repeats - lacking} of {card.repeats} planned runs are VALID under {load.label}, {load.mix}"
+            return f"{said}: what is not is not passed"
     return ""
 
 

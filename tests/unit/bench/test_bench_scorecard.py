@@ -150,7 +150,27 @@ def test_a_run_that_is_invalid_takes_no_part_and_hides_no_other(tmp_path: Path) 
     card = card_of(a_comparison(tmp_path, a_scenario(), answer, facts=late))
     (load,) = card.loads()
     assert {arm: len(card.of(load, arm)["all"].runs) for arm in ("first", "second")} == {"first": 2, "second": 3}
-    assert card.meeting(load) == ["first"]
+    assert {arm: card.of(load, arm)["long"].meets(0.95) for arm in ("first", "second")} == {
+        "first": True,
+        "second": False,
+    }
+
+
+@pytest.mark.parametrize("lacks", [1, 2])
+def test_an_arm_of_which_a_planned_run_is_not_valid_is_no_choice_and_it_is_said(tmp_path: Path, lacks: int) -> None:
+    """However good the others are: what the INVALID one would have shown is not known."""
+    late = lambda cell: Facts(late_ms=400.0 if cell.arm.name == "first" and cell.block.seed <= lacks else 0.0)  # noqa: E731
+    card = card_of(a_comparison(tmp_path, a_scenario(), prompt, facts=late))
+    (load,) = card.loads()
+    assert card.meeting(load) == ["second"] and card.choice(load) == "second"
+    assert f"fewer VALID runs than the 3 planned: first {3 - lacks}\n" in scorecard.describe(card)
+    assert card.to_json()["runs_planned_of_each"] == 3
+
+
+def test_a_choice_over_one_run_of_each_says_that_it_shows_no_spread(tmp_path: Path) -> None:
+    once, often = a_scenario(seeds=[1]), a_scenario(seeds=[1], repeats=2)
+    said = [scorecard.describe(card_of(a_comparison(tmp_path, each, prompt))) for each in (once, often)]
+    assert ["one run of each shows no spread" in each for each in said] == [True, False]
 
 
 def test_an_arm_without_a_valid_run_is_named_and_no_choice(tmp_path: Path) -> None:
