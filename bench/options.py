@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from bench.errors import UsageError
 from bench.load.target import ANY_CLASS
+from bench.scenario import ANY_ARM
 from bench.trace.arrivals import CLASS_NAME
 from bench.trace.mix import ClassLoad
 
@@ -50,6 +51,17 @@ def parse_capacity(words: Sequence[str], where: str) -> float | dict[str, float]
         return {mix: float(text) for mix, text in parse_pairs(words, where).items()}
     except ValueError:
         raise UsageError(f"{where}: {' '.join(words)!r}: give requests per second, as 6.8 or 80/20=6.8.") from None
+
+
+def parse_prices(words: Sequence[str] | None, where: str) -> dict[str, float] | None:
+    """`2.5`, `isolated=5`, or both: the one without a name is for all other arms. None where nothing is said."""
+    if words is None:
+        return None
+    pairs = parse_pairs((each if "=" in each else f"{ANY_ARM}={each}" for each in words), where)
+    try:
+        return {arm: float(text) for arm, text in pairs.items()}
+    except ValueError:
+        raise UsageError(f"{where}: {' '.join(words)!r}: give numbers, as 2.5 isolated=5.") from None
 
 
 def parse_credentials(words: Iterable[str], where: str) -> dict[str, str]:

@@ -130,13 +130,14 @@ class Score:
 class Scorecard:
     """scores: of loads, arms and classes in their own order. unmeasured: arms without a VALID run of a load.
 
-    repeats: runs that were planned of each arm under each load. again: arms that are the first one once more, and so no
-    choice.
+    repeats: runs that were planned of each arm under each load. has_prices: what an hour costs is known of every arm.
+    again: arms that are the first one once more, and so no choice.
     """
 
     scores: Sequence[Score]
     unmeasured: Sequence[tuple[Load, str]]
     repeats: int
+    has_prices: bool
     again: Sequence[str] = ()
     good_share: float = GOOD_SHARE
 
@@ -158,9 +159,15 @@ class Scorecard:
     def choice(self, load: Load) -> str | None:
         """Of those that meet every class's limits the cheapest answer, not the most answers; None: none meets them.
 
-        Without a price an engine's time is what an answer costs. The first of those that cost about the same.
+        The first of those that cost about the same.
         """
-        return next(iter(worth_no_change({arm: self._price(load, arm) for arm in self.meeting(load)})), None)
+        return next(iter(worth_no_change({arm: self.price(load, arm) for arm in self.meeting(load)})), None)
+
+    def price(self, load: Load, arm: str) -> float:
+        """Of an answer: in money where every arm's is known, else in the time of engines, alike for each arm."""
+        everything = self.of(load, arm)[ALL]
+        found = everything.cost if self.has_prices else everything.engine_seconds
+        return math.inf if found is None else found
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -179,22 +186,18 @@ class Scorecard:
         own = [each.meets(self.good_share) for name, each in self.of(load, arm).items() if name != ALL]
         return bool(own) and all(own) and not self.lacking(load, arm)
 
-    def _price(self, load: Load, arm: str) -> float:
-        everything = self.of(load, arm)[ALL]
-        return next((price for price in (everything.cost, everything.engine_seconds) if price is not None), math.inf)
-
 
 def scorecard(
     runs: Sequence[ScoredRun],
     arms: Sequence[str],
     limits: Limits,
-    per_hour: float | None,
+    prices: Mapping[str, float],
     *,
     repeats: int,
     again: Sequence[str] = (),
 ) -> Scorecard:
-    """arms: in the order of the scenario. per_hour: what the engines behind an arm cost; None: not known. repeats: as
-    planned.
+    """arms: in the order of the scenario. prices: by arm, what an hour of the engines behind it costs, where that is
+    known. repeats: as planned.
 
     Each VALID run of an arm counts, whatever became of the other arms' runs: one that fails cannot be hidden.
     """
@@ -204,10 +207,11 @@ def scorecard(
         for arm in arms:
             own = [each for each in runs if (each.run.load, each.run.arm) == (load, arm) and each.run.valid]
             if own:
-                scores += _scores(load, arm, sorted(own, key=lambda each: each.run_id), limits, per_hour)
+                scores += _scores(load, arm, sorted(own, key=lambda each: each.run_id), limits, prices.get(arm))
             else:
                 unmeasured.append((load, arm))
-    return Scorecard(scores, unmeasured, repeats, again)
+    has_prices = {arm for arm in arms if arm not in again} <= prices.keys()
+    return Scorecard(scores, unmeasured, repeats, has_prices, again)
 
 
 def planned(record: RequestRecord) -> bool:

@@ -13,7 +13,16 @@ from typing import Any
 from bench.corpus.tokenizer import PromptForm
 from bench.errors import UsageError
 from bench.load.target import Target, clean_url, metrics_urls, resolve_keys
-from bench.options import LONG, SHORT, parse_capacity, parse_credentials, parse_mix, parse_pairs, parse_priorities
+from bench.options import (
+    LONG,
+    SHORT,
+    parse_capacity,
+    parse_credentials,
+    parse_mix,
+    parse_pairs,
+    parse_prices,
+    parse_priorities,
+)
 from bench.scenario import Scenario, checked
 from bench.trace.intensity import Intensity, parse_burst
 from bench.trace.mix import ClassLoad
@@ -136,7 +145,7 @@ def add_campaign(parser: argparse.ArgumentParser, *, name: str) -> None:
     group.add_argument("--no-cache-salt", action="store_true", help="let repeated prompts find warm prefix caches")
     group.add_argument("--goodput", nargs="+", default=[], metavar="CLASS:METRIC:MS", help="limits, short:ttft:500 …")
     group.add_argument("--lag-tolerance-ms", type=positive, default=50.0, metavar="MS", help="(default 50)")
-    add_cost(group)
+    add_prices(group)
     group.add_argument("--order-seed", type=int, default=1, metavar="N", help="of the order of runs (default 1)")
     group.add_argument("--name", default=name, help=f"of the comparison (default {name})")
     group.add_argument("--resume", type=Path, metavar="DIR", help="go on with what was interrupted")
@@ -185,15 +194,15 @@ def scenario_from(
         "goodput": args.goodput,
         "lag_tolerance_ms": args.lag_tolerance_ms,
         "cache_salt": not args.no_cache_salt,
-        "engine_cost_per_hour": args.engine_cost_per_hour,
+        "engine_cost_per_hour": parse_prices(args.engine_cost_per_hour, "--engine-cost-per-hour"),
         "metadata": metadata_from(args),
     }
     return checked(said, "command line")
 
 
-def add_cost(group: argparse._ArgumentGroup) -> None:
+def add_prices(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
-        "--engine-cost-per-hour", type=positive, metavar="X", help="of all engines behind the target: cost of an answer"
+        "--engine-cost-per-hour", nargs="+", metavar="[ARM=]X", help="of all engines behind an arm: 2.5 isolated=5"
     )
 
 

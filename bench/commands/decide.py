@@ -15,11 +15,11 @@ from bench.commands.arguments import say
 from bench.decision import drills, recovery
 from bench.decision.evidence import gather
 from bench.decision.questions import answers
-from bench.decision.terms import ANY_ARM, Terms
+from bench.decision.terms import Terms
 from bench.decision.verdict import decide
 from bench.decision.words import Verdict
 from bench.errors import UsageError
-from bench.options import parse_pairs
+from bench.options import parse_prices
 from bench.report.decision_table import describe, headline, to_json
 from bench.report.page import blocks, document
 from bench.strict_yaml import read, validated
@@ -74,9 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     terms.add_argument(
         "--requests-min", type=arguments.whole, metavar="N", help="of each class, arm and load (default 72)"
     )
-    terms.add_argument(
-        "--engine-cost-per-hour", nargs="+", metavar="[ARM=]X", help="of all engines behind an arm: 2.5 isolated=5"
-    )
+    arguments.add_prices(terms)
     terms.add_argument("--alternative-cost", type=arguments.positive, metavar="X", help="of a response, elsewhere")
     terms.add_argument(
         "--context-tokens", type=arguments.whole, metavar="N", help="the longest that is meant to be served"
@@ -117,7 +115,7 @@ def _terms(args: argparse.Namespace) -> Terms:
         "loads": args.load,
         "repeats_min": args.repeats_min,
         "requests_min": args.requests_min,
-        "engine_cost_per_hour": _prices(args.engine_cost_per_hour),
+        "engine_cost_per_hour": parse_prices(args.engine_cost_per_hour, "--engine-cost-per-hour"),
         "alternative_cost": args.alternative_cost,
         "context_tokens": args.context_tokens,
         "without": args.without,
@@ -125,14 +123,3 @@ def _terms(args: argparse.Namespace) -> Terms:
     return validated(
         said | {name: value for name, value in options.items() if value is not None}, Terms, "command line"
     )
-
-
-def _prices(words: Sequence[str] | None) -> dict[str, float] | None:
-    """`2.5`, `isolated=5`, or both: the one without a name is for all others."""
-    if words is None:
-        return None
-    pairs = parse_pairs((each if "=" in each else f"{ANY_ARM}={each}" for each in words), "--engine-cost-per-hour")
-    try:
-        return {arm: float(text) for arm, text in pairs.items()}
-    except ValueError:
-        raise UsageError(f"--engine-cost-per-hour: {' '.join(words)!r}: give numbers, as 2.5 isolated=5.") from None

@@ -69,7 +69,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="MS",
         help="client lateness allowed (default 50)",
     )
-    arguments.add_cost(verdict)
+    verdict.add_argument(
+        "--engine-cost-per-hour",
+        type=arguments.positive,
+        metavar="X",
+        help="of all engines behind the target: cost of an answer",
+    )
     arguments.add_record(parser)
     parser.add_argument(
         "--dry-run", action="store_true", help="make trace and prompts, say what would be sent, send nothing"

@@ -238,7 +238,7 @@ def _is_mixed(load: Load) -> bool:
 
 
 def _recorded_price(made: Sequence[Material], arm: str) -> float | None:
-    return next((each.cost_per_hour for each in made if arm in each.arms and each.cost_per_hour), None)
+    return next((each.prices[arm] for each in made if arm in each.prices), None)
 
 
 def _gaps(planned: Mapping[Cell, Record], runs: Sequence[Run]) -> list[Gap]:

@@ -12,6 +12,7 @@ from bench.campaign import set_aside
 from bench.errors import UsageError
 from bench.records import comparison, stored
 from bench.records.stored import StoredRun
+from bench.scenario import price_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +30,9 @@ class ReportRun:
 class Material:
     """One run, a comparison or a ladder. arms: in the order of the scenario; again: those that are the first one.
 
-    repeats: runs that were planned of each arm under each load, over all seeds. repeated: INVALID runs whose cells were
-    run once more. about: of each arm, for the reader.
+    prices: of an hour of the engines behind an arm, where that is known. repeats: runs that were planned of each arm
+    under each load, over all seeds. repeated: INVALID runs whose cells were run once more. about: of each arm, for the
+    reader.
     chunk_tokens: what each arm's engine takes of one prompt in a step; absent where that is not known.
     """
 
@@ -40,7 +42,7 @@ class Material:
     arms: Sequence[str]
     again: Sequence[str]
     limits: Limits
-    cost_per_hour: float | None
+    prices: Mapping[str, float]
     planned: int
     repeats: int = 1
     knee_per_s: float | None = None
@@ -94,7 +96,7 @@ def _comparison(folder: Path) -> Material:
         arms=arms,
         again=[arm["name"] for arm in scenario["arms"] if arm.get("again")],
         limits=parse_limits(scenario["goodput"], "goodput"),
-        cost_per_hour=scenario.get("engine_cost_per_hour"),
+        prices=_known({arm: price_of(scenario.get("engine_cost_per_hour"), arm) for arm in arms}),
         planned=len(runs) if "good_share" in said else loads * repeats * len(arms),
         repeats=repeats,
         knee_per_s=said.get("knee_per_s"),
@@ -102,6 +104,10 @@ def _comparison(folder: Path) -> Material:
         chunk_tokens={arm["name"]: arm["chunk_tokens_max"] for arm in scenario["arms"] if arm.get("chunk_tokens_max")},
         about={arm["name"]: arm["about"] for arm in scenario["arms"] if arm.get("about")},
     )
+
+
+def _known(prices: Mapping[str, float | None]) -> dict[str, float]:
+    return {arm: price for arm, price in prices.items() if price is not None}
 
 
 def _single(folder: Path) -> Material:
@@ -115,7 +121,7 @@ def _single(folder: Path) -> Material:
         arms=[arm],
         again=[],
         limits=parse_limits(run.run["goodput"], "goodput"),
-        cost_per_hour=run.run.get("engine_cost_per_hour"),
+        prices=_known({arm: run.run.get("engine_cost_per_hour")}),
         planned=1,
     )
 

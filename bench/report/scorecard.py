@@ -29,7 +29,7 @@ def of(material: Material) -> Scorecard:
         runs,
         material.arms,
         material.limits,
-        material.cost_per_hour,
+        material.prices,
         repeats=material.repeats,
         again=material.again,
     )
@@ -70,7 +70,7 @@ def _choice(card: Scorecard, load: Load) -> str:
             return f"no choice: fewer than {RUN_REQUESTS_MIN} requests of {', '.join(few)} show no such share"
         return f"no choice: none has all its planned runs VALID and {100 * card.good_share:g}% of every class in time"
     spread = "" if card.repeats > 1 else "; one run of each shows no spread"
-    by = "the lowest cost of an answer" if _priced(card, load) else "the least engine time for an answer"
+    by = "the lowest cost of an answer" if card.has_prices else "the least engine time for an answer"
     alike = f", or the first within {COST_GAIN_MIN:.0%} of it," if len(meeting) > 1 else ""
     return f"{chosen}: {by}{alike} of those that meet every class's limits ({', '.join(meeting)}){spread}"
 
@@ -84,10 +84,6 @@ def _lacking(card: Scorecard, load: Load) -> list[str]:
 
 def _is_free(card: Scorecard, load: Load, name: str) -> bool:
     return all(each.in_time is None for each in card.scores if (each.load, each.class_name) == (load, name))
-
-
-def _priced(card: Scorecard, load: Load) -> bool:
-    return any(each.cost is not None for each in card.scores if each.load == load)
 
 
 def _row(score: Score) -> list[str]:

@@ -53,9 +53,8 @@ def choose(card: Scorecard, arms: Sequence[str], loads: Sequence[Load]) -> Choic
     """arms: in the order of the plan, the baseline first. loads: all that were planned."""
     misses = {arm: why for arm in arms if arm not in card.again and (why := _miss(card, arm, loads))}
     meeting = [arm for arm in arms if arm not in misses and arm not in card.again]
-    priced = all(card.of(load, arm)[ALL].cost is not None for arm in meeting for load in loads)
-    costs = {arm: fmean(_cost(card, arm, load, priced=priced) for load in loads) for arm in meeting}
-    return Choice(next(iter(worth_no_change(costs)), None), costs, not priced, misses)
+    costs = {arm: fmean(card.price(load, arm) for load in loads) for arm in meeting}
+    return Choice(next(iter(worth_no_change(costs)), None), costs, not card.has_prices, misses)
 
 
 def _miss(card: Scorecard, arm: str, loads: Sequence[Load]) -> str:
@@ -77,9 +76,3 @@ def _miss(card: Scorecard, arm: str, loads: Sequence[Load]) -> str:
             said = f"{card.repeats - lacking} of {card.repeats} planned runs are VALID under {load.label}, {load.mix}"
             return f"{said}: what is not is not passed"
     return ""
-
-
-def _cost(card: Scorecard, arm: str, load: Load, *, priced: bool) -> float:
-    everything = card.of(load, arm)[ALL]
-    found = everything.cost if priced else everything.engine_seconds
-    return math.inf if found is None else found

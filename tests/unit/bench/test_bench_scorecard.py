@@ -119,6 +119,35 @@ def test_the_choice_is_the_cheapest_answer_of_those_that_meet_every_limit(tmp_pa
     assert card.meeting(load) == ["slow", "good"] and card.choice(load) == "good"
 
 
+@pytest.mark.parametrize(
+    ("prices", "choice", "by"),
+    [
+        ({"first": 4.0, "second": 8.0}, "first", "the lowest cost of an answer"),
+        ({"*": 4.0, "second": 8.0}, "first", "the lowest cost of an answer"),
+        (4.0, "second", "the lowest cost of an answer"),
+        ({"second": 1.0}, "second", "the least engine time for an answer"),  # money beside engine seconds says nothing
+        (None, "second", "the least engine time for an answer"),
+    ],
+)
+def test_an_arm_with_more_engines_is_as_dear_as_they_are(tmp_path: Path, prices: Any, choice: str, by: str) -> None:
+    """second ends more answers inside the window, on engines that may cost twice as much."""
+
+    def answer(planned: Planned) -> RequestRecord:
+        is_long_after = planned.cell.arm.name == "first" and planned.class_name == "long"
+        return completed(planned, ttft_ms=3000.0, decode_ms=300_000.0) if is_long_after else prompt(planned)
+
+    scenario = a_scenario(engine_cost_per_hour=prices, goodput=["short:ttft:500", "long:ttft:9000"])
+    card = card_of(a_comparison(tmp_path, scenario, answer))
+    (load,) = card.loads()
+    assert card.meeting(load) == ["first", "second"] and card.choice(load) == choice
+    assert f"{choice}: {by}" in scorecard.describe(card)
+
+
+def test_a_price_of_an_arm_that_is_not_there_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"engine_cost_per_hour names thrid, which is no arm: first, second"):
+        a_scenario(engine_cost_per_hour={"*": 4.0, "thrid": 8.0})
+
+
 def test_who_saves_too_little_is_not_worth_a_change() -> None:
     assert worth_no_change({"first": 1.0, "second": 0.951, "third": 1.1}) == ["first", "second"]
     assert worth_no_change({"first": 1.0, "second": 0.949}) == ["second"]

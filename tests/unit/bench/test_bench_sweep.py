@@ -294,7 +294,8 @@ def card(
                 valid = not (cell == invalid and load is LOADS[1] and number == 0)
                 arm_run = ArmRun(load, f"seed {number}", cell, valid, Window(0.0, 20.0), records)
                 runs.append(ScoredRun(f"run-{cell}-{number}", arm_run))
-    return scorecard(runs, list(ends_ms), limits, per_hour, repeats=repeats)
+    prices = {} if per_hour is None else dict.fromkeys(ends_ms, per_hour)
+    return scorecard(runs, list(ends_ms), limits, prices, repeats=repeats)
 
 
 INSIDE, OUTSIDE = 2000.0, 21000.0
