@@ -114,9 +114,9 @@ def gateway(ops_url: str, pool: str, token: str | None = None) -> HeardGateway:
 
 
 def log(path: Path) -> str:
-    """Raises UsageError."""
+    """Its lines of the last start. Raises UsageError."""
     try:
-        return path.read_text(encoding="utf-8", errors="replace")
+        return start_log.last_start(path)
     except OSError as error:
         raise UsageError(f"{path}: the engine's log cannot be read ({error.strerror}). Correct the path.") from error
 
