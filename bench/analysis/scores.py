@@ -22,6 +22,9 @@ from bench.records.request import Outcome, Phase, RequestRecord
 QUANTILE = 0.95
 GOOD_SHARE = 0.95  # of the requests of a class, completed within all its limits: what a p95 limit asks for
 COST_GAIN_MIN = 0.05  # what an answer has to cost less, as a share, to be worth a change
+PREEMPTIONS_NOTED = 0.01  # of the requests: work that is thrown away so often is a sign of too little KV
+BEHIND_NOTED = 0.1  # of what was offered in the window, not answered in it
+KV_PRESSING = 0.95  # of the KV cache in use
 REFUSALS = (Outcome.REFUSED, Outcome.EXPIRED)
 # An end that is an error and no answer to load.
 BROKEN = (Outcome.FAILED, Outcome.TIMED_OUT, Outcome.UNFINISHED, Outcome.UNSENT)

@@ -1,7 +1,6 @@
 """The two lines of vLLM's log that tell of its start: what it was asked for, and the configuration that it runs with.
 
-Owns their form; the last start in a log counts. Judges nothing: what a line leaves out is for whoever reads it. Pure but
-for reading a log.
+Owns their form; the last start in a log counts. Reads a log and judges nothing: what a line leaves out is for its reader.
 """
 
 from __future__ import annotations
@@ -13,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 LINE_BYTES_MAX = 1024 * 1024  # of a log that may be no log at all
+# Of a log that has its line of arguments and not these among them: vLLM's defaults that no hardware changes.
+ABSENT_MEANS = {"scheduling_policy": "fcfs", "long_prefill_token_threshold": 0}
 _ASKED, _RUNS = "non-default args: ", "Initializing a V1 LLM engine "
 _ARGUMENTS = re.compile(_ASKED + r"(\{.*\})\s*$", re.MULTILINE)
 _CONFIG = re.compile(_RUNS + r".*? with config: (.*)$", re.MULTILINE)

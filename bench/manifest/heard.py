@@ -43,8 +43,6 @@ _SCHEDULER_WORDS = {
     "async_scheduling": "async_scheduling",
     "scheduling_policy": "policy",
 }
-# Where the log has its line of arguments and they are not in it: vLLM's defaults that no hardware changes.
-_ABSENT_MEANS = {"scheduling_policy": "fcfs", "long_prefill_token_threshold": 0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +124,7 @@ def of_log(text: str) -> dict[str, Argument]:
     words = {name: start_log.config_word(text, word) for name, word in _CONFIG_WORDS.items()}
     found = {name: _argument(_literal(word), "log") for name, word in words.items() if word is not None}
     if (asked := start_log.arguments(text)) is not None:
-        said = {**_ABSENT_MEANS, **asked}  # some secrets as they are
+        said = {**start_log.ABSENT_MEANS, **asked}  # some secrets as they are
         found |= {name: _argument(value, "log") for name, value in said.items() if not is_secret(name)}
     return found
 
