@@ -1,6 +1,6 @@
 """The two lines of vLLM's log that tell of its start: what it was asked for, and the configuration that it runs with.
 
-Owns their form; the last start in a log counts. Reads a log and judges nothing: what a line leaves out is for its reader.
+Owns their form; the last start in a log counts. Reads, and judges nothing: what a line leaves out is for its reader.
 """
 
 from __future__ import annotations
