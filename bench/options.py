@@ -88,3 +88,10 @@ def parse_priorities(words: Iterable[str], where: str) -> dict[str, int]:
         if not -(2**63) <= priorities[class_name] < 2**63:
             raise UsageError(f"{where}: {text} is outside of vLLM's 64 bits.")
     return priorities
+
+
+def check_classes(where: str, named: set[str], known: set[str]) -> None:
+    """Raise UsageError where an option names a class that the trace does not have: a typing error would go unseen."""
+    unknown = sorted(named - known)
+    if unknown:
+        raise UsageError(f"{where}: no class {unknown[0]!r} in this trace; it has {', '.join(sorted(known))}.")

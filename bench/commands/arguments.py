@@ -1,15 +1,14 @@
-"""Options that several commands share, what they are turned into, and how a command talks beside its result."""
+"""Options that several commands share, and what they are turned into."""
 
 from __future__ import annotations
 
 import argparse
-import math
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.argument_types import not_negative, positive, whole
 from bench.corpus.tokenizer import PromptForm
 from bench.errors import UsageError
 from bench.load.target import Target, clean_url, metrics_urls, resolve_keys
@@ -237,47 +236,3 @@ def mix_from(args: argparse.Namespace) -> list[ClassLoad]:
 
 def metadata_from(args: argparse.Namespace) -> dict[str, str]:
     return parse_pairs(args.metadata, "--metadata")
-
-
-def check_classes(args_where: str, named: set[str], known: set[str]) -> None:
-    """Raise UsageError where an option names a class that the trace does not have: a typing error would go unseen."""
-    unknown = sorted(named - known)
-    if unknown:
-        raise UsageError(f"{args_where}: no class {unknown[0]!r} in this trace; it has {', '.join(sorted(known))}.")
-
-
-def say(text: str) -> None:
-    """For whoever watches: stdout is for the result."""
-    print(text, file=sys.stderr, flush=True)
-
-
-def whole(text: str) -> int:
-    """An argparse type: a whole number from 1."""
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
-    return value
-
-
-def positive(text: str) -> float:
-    """An argparse type: a finite number above 0."""
-    value = float(text)
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError("must be above 0")
-    return value
-
-
-def not_negative(text: str) -> float:
-    """An argparse type: a finite number from 0."""
-    value = float(text)
-    if not 0 <= value < math.inf:
-        raise argparse.ArgumentTypeError("must be 0 or more")
-    return value
-
-
-def share(text: str) -> float:
-    """An argparse type: above 0 and at most 1."""
-    value = float(text)
-    if not 0 < value <= 1:
-        raise argparse.ArgumentTypeError("must be above 0 and at most 1")
-    return value

@@ -10,8 +10,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from bench.argument_types import positive, whole
 from bench.commands import arguments
-from bench.commands.arguments import say
 from bench.decision import drills, recovery
 from bench.decision.evidence import gather
 from bench.decision.questions import answers
@@ -20,6 +20,7 @@ from bench.decision.verdict import decide
 from bench.decision.words import Verdict
 from bench.errors import UsageError
 from bench.options import parse_prices
+from bench.progress import say
 from bench.report.decision_table import describe, headline, to_json
 from bench.report.page import blocks, document
 from bench.strict_yaml import read, validated
@@ -70,15 +71,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     terms.add_argument("--baseline", metavar="ARM", help="(default: the first arm of the records)")
     terms.add_argument("--goodput", nargs="+", metavar="CLASS:METRIC:MS", help="(default: the limits of the records)")
     terms.add_argument("--load", nargs="+", metavar="LOAD", help="0.95, or '0.95, 80/20' (default: up to the capacity)")
-    terms.add_argument("--repeats-min", type=arguments.whole, metavar="N", help="runs of each arm and load (default 3)")
-    terms.add_argument(
-        "--requests-min", type=arguments.whole, metavar="N", help="of each class, arm and load (default 72)"
-    )
+    terms.add_argument("--repeats-min", type=whole, metavar="N", help="runs of each arm and load (default 3)")
+    terms.add_argument("--requests-min", type=whole, metavar="N", help="of each class, arm and load (default 72)")
     arguments.add_prices(terms)
-    terms.add_argument("--alternative-cost", type=arguments.positive, metavar="X", help="of a response, elsewhere")
-    terms.add_argument(
-        "--context-tokens", type=arguments.whole, metavar="N", help="the longest that is meant to be served"
-    )
+    terms.add_argument("--alternative-cost", type=positive, metavar="X", help="of a response, elsewhere")
+    terms.add_argument("--context-tokens", type=whole, metavar="N", help="the longest that is meant to be served")
     terms.add_argument("--without", nargs="+", metavar="ARM", help="leave out arms that cannot run")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where the decision goes (default: the first FOLDER)")
 

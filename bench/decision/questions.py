@@ -18,7 +18,7 @@ from bench.decision.terms import Terms
 from bench.decision.verdict import Decision
 from bench.decision.words import NOT_ANEW, Anew, Standing
 from bench.records.request import Outcome
-from bench.report.tables import milliseconds
+from bench.tables import milliseconds
 
 NOT_MEASURED = "not measured"
 # A first token later than so many times its limit, where nothing is refused, is a cliff and no queue that is bounded.

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from bench.analysis.comparison import Load
 from bench.analysis.measurements import ALL
 from bench.analysis.scores import COST_GAIN_MIN, RUN_REQUESTS_MIN, Score, Scorecard, ScoredRun, Spread, scorecard
-from bench.report.material import Material, ReportRun
-from bench.report.tables import NOTHING, milliseconds, rate, table
+from bench.records.material import Material, ReportRun
+from bench.tables import NOTHING, milliseconds, rate, table
 
 _HEAD = (
     "arm", "class", "runs", "offered/s", "completed/s", "first token p95 ms", "queue p95 ms", "end to end p95 ms",

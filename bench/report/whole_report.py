@@ -12,13 +12,13 @@ from bench.analysis.measurements import ALL
 from bench.analysis.oracle import EngineSteps, OverOracle, over_oracle
 from bench.analysis.paired import Difference, differences
 from bench.analysis.scores import Scorecard
+from bench.records.material import Material, ReportRun
 from bench.records.request import Outcome
 from bench.report import difference_table, engine_table, oracle_table, scorecard
 from bench.report.comparison_table import describe
 from bench.report.figures import Figures
-from bench.report.material import Material, ReportRun
 from bench.report.page import blocks, document
-from bench.report.tables import NOTHING, table
+from bench.tables import NOTHING, table
 
 REASONS_SHOWN = 12
 

@@ -16,8 +16,8 @@ from bench.analysis.classes import Window
 from bench.analysis.limits import parse_limits
 from bench.analysis.measurements import put_together
 from bench.analysis.validity import judge
-from bench.campaign import CellRun
 from bench.campaign_plan import CampaignPlan, Gateways, PoliciesPlan
+from bench.cell import CellRun
 from bench.engine import around
 from bench.engine.around import Around
 from bench.engine.metrics import Reading

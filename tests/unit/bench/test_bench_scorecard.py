@@ -16,9 +16,9 @@ from comparison_kit import Facts, Planned, a_comparison, a_scenario, completed, 
 from bench.analysis.scores import COST_GAIN_MIN, Scorecard, worth_no_change
 from bench.cli import main
 from bench.decision.terms import Terms
+from bench.records.material import read
 from bench.records.request import Outcome, RequestRecord
 from bench.report import scorecard
-from bench.report.material import read
 
 PER_HOUR = 3.6
 

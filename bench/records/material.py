@@ -8,7 +8,6 @@ from pathlib import Path
 
 from bench.analysis.comparison import ArmRun, Load
 from bench.analysis.limits import Limits, parse_limits
-from bench.campaign import set_aside
 from bench.errors import UsageError
 from bench.records import comparison, stored
 from bench.records.stored import StoredRun
@@ -100,7 +99,7 @@ def _comparison(folder: Path) -> Material:
         planned=len(runs) if "good_share" in said else loads * repeats * len(arms),
         repeats=repeats,
         knee_per_s=said.get("knee_per_s"),
-        repeated=set_aside(folder),
+        repeated=stored.set_aside(folder),
         chunk_tokens={arm["name"]: arm["chunk_tokens_max"] for arm in scenario["arms"] if arm.get("chunk_tokens_max")},
         about={arm["name"]: arm["about"] for arm in scenario["arms"] if arm.get("about")},
     )
