@@ -10,34 +10,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bench.analysis.classes import Window
-from bench.cell import CellPlan, CellResult
+from bench.cell import CellPlan, CellRun
 from bench.drive import run_cell, unmeasured
 from bench.order import Cell
+from bench.progress import Progress
 from bench.records import stored
-from bench.records.request import RequestRecord
-from bench.report.progress import Progress
 from bench.report.run_table import describe
-
-CUT_SUFFIX = ".cut"
-REPEATED_SUFFIX = ".invalid"
-
-
-@dataclass(frozen=True, slots=True)
-class CellRun:
-    """A cell that has been run, now or before. `result`: what it gave, where it was run now."""
-
-    cell: Cell
-    run_id: str
-    valid: bool
-    interrupted: bool
-    window: Window
-    records: Sequence[RequestRecord]
-    result: CellResult | None = None
 
 
 class UnmeasurableError(Exception):
@@ -124,27 +106,22 @@ class Campaign:
         )
 
 
-def set_aside(folder: Path) -> int:
-    """How many INVALID runs were repeated: a reader of the others is to know."""
-    return len([path for path in folder.iterdir() if path.name.endswith(REPEATED_SUFFIX)])
-
-
 def _whole_runs(folder: Path, *, retry_invalid: bool) -> dict[str, stored.StoredRun]:
     """Cell id to the run of it. Runs that were cut are set aside, those that were interrupted do not count."""
     found: dict[str, stored.StoredRun] = {}
     for each in sorted(path for path in folder.iterdir() if path.is_dir()):
-        if each.name.endswith((CUT_SUFFIX, REPEATED_SUFFIX)):
+        if each.name.endswith((stored.CUT_SUFFIX, stored.REPEATED_SUFFIX)):
             continue
         if stored.is_whole(each):
             run = stored.read_run(each)
             if run.interrupted:
                 continue
             if retry_invalid and not run.valid:
-                each.rename(each.with_name(each.name + REPEATED_SUFFIX))
+                each.rename(each.with_name(each.name + stored.REPEATED_SUFFIX))
             else:
                 found.setdefault(run.cell_id, run)
         elif _is_a_run(each):
-            each.rename(each.with_name(each.name + CUT_SUFFIX))
+            each.rename(each.with_name(each.name + stored.CUT_SUFFIX))
     return found
 
 

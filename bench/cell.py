@@ -17,6 +17,7 @@ from bench.engine.around import Around
 from bench.load.flight import Flight
 from bench.load.pacing import Windows
 from bench.load.target import Target
+from bench.order import Cell
 from bench.records.request import RequestRecord
 from bench.trace.arrivals import Trace
 
@@ -96,3 +97,16 @@ class Seen:
     busy_engines: list[str] = field(default_factory=list)
     speed: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     unsent_because: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CellRun:
+    """A cell that has been run, now or before. `result`: what it gave, where it was run now."""
+
+    cell: Cell
+    run_id: str
+    valid: bool
+    interrupted: bool
+    window: Window
+    records: Sequence[RequestRecord]
+    result: CellResult | None = None

@@ -77,6 +77,11 @@ def members(group: int) -> list[int]:
     return found
 
 
+def wait_until_gone(group: int) -> None:
+    """Of a `guarded` child whose starter was killed: until its guard has ended it, and no longer than that takes."""
+    _until(lambda: not members(group), END_S_MAX + _KILLED_S_MAX)
+
+
 def _end(process: subprocess.Popen[bytes]) -> None:
     if process.returncode is None:
         process.terminate()

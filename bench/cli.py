@@ -23,8 +23,8 @@ from bench.commands import (
     sweep,
     trace,
 )
-from bench.commands.exits import Exit
 from bench.errors import TargetUnreachableError, UsageError
+from bench.exits import Exit
 
 _EXAMPLES = """examples:
   gateway bench run --base-url http://127.0.0.1:8080 --model my-model --tokenizer ./tokenizer --request-rate 2 \\

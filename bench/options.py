@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from bench.errors import UsageError
 from bench.load.target import ANY_CLASS
+from bench.scenario import ANY_ARM
 from bench.trace.arrivals import CLASS_NAME
 from bench.trace.mix import ClassLoad
 
@@ -52,6 +53,17 @@ def parse_capacity(words: Sequence[str], where: str) -> float | dict[str, float]
         raise UsageError(f"{where}: {' '.join(words)!r}: give requests per second, as 6.8 or 80/20=6.8.") from None
 
 
+def parse_prices(words: Sequence[str] | None, where: str) -> dict[str, float] | None:
+    """`2.5`, `isolated=5`, or both: the one without a name is for all other arms. None where nothing is said."""
+    if words is None:
+        return None
+    pairs = parse_pairs((each if "=" in each else f"{ANY_ARM}={each}" for each in words), where)
+    try:
+        return {arm: float(text) for arm, text in pairs.items()}
+    except ValueError:
+        raise UsageError(f"{where}: {' '.join(words)!r}: give numbers, as 2.5 isolated=5.") from None
+
+
 def parse_credentials(words: Iterable[str], where: str) -> dict[str, str]:
     """`short=ENV long=ENV`, or a single `ENV` for all classes: names of environment variables, never keys."""
     pairs = parse_pairs((text if "=" in text else f"{ANY_CLASS}={text}" for text in words), where)
@@ -76,3 +88,10 @@ def parse_priorities(words: Iterable[str], where: str) -> dict[str, int]:
         if not -(2**63) <= priorities[class_name] < 2**63:
             raise UsageError(f"{where}: {text} is outside of vLLM's 64 bits.")
     return priorities
+
+
+def check_classes(where: str, named: set[str], known: set[str]) -> None:
+    """Raise UsageError where an option names a class that the trace does not have: a typing error would go unseen."""
+    unknown = sorted(named - known)
+    if unknown:
+        raise UsageError(f"{where}: no class {unknown[0]!r} in this trace; it has {', '.join(sorted(known))}.")

@@ -16,7 +16,7 @@ from bench.load.pacing import Windows
 from bench.load.target import Target, clean_url, metrics_urls, resolve_keys
 from bench.options import LONG, SHORT, parse_mix
 from bench.order import Block, Cell
-from bench.scenario import Arm, Scenario
+from bench.scenario import Arm, Scenario, price_of
 from bench.trace import random_arrivals, reading
 from bench.trace.arrivals import Trace
 from bench.trace.intensity import Intensity
@@ -58,7 +58,7 @@ class Plans:
             model=scenario.model,
             cache_salted=scenario.cache_salt,
             speed_probe=scenario.speed_probe,
-            engine_cost_per_hour=scenario.engine_cost_per_hour,
+            engine_cost_per_hour=price_of(scenario.engine_cost_per_hour, cell.arm.name),
             windows=Windows(scenario.warmup_s, round(trace.span_s - scenario.warmup_s, 6), scenario.drain_deadline_s),
             limits=self._limits,
             goodput=scenario.goodput,

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -36,6 +36,8 @@ EnvName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 ArmName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,39}$")]
 Mix = Annotated[str, Field(pattern=r"^\d{1,6}/\d{1,6}$")]
 Int64 = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+ANY_ARM = "*"
+Prices = Positive | dict[ArmName | Literal["*"], Positive]  # of all engines behind an arm, an hour
 
 
 ENGINES_MAX = 256
@@ -109,7 +111,7 @@ class Scenario(_Strict):
     lag_tolerance_ms: Positive = 50.0
     cache_salt: bool = True
     speed_probe: bool = False
-    engine_cost_per_hour: Positive | None = None
+    engine_cost_per_hour: Prices | None = None
     metadata: dict[str, str] = {}
     simulation: Simulation = Simulation()
 
@@ -118,6 +120,9 @@ class Scenario(_Strict):
         names = [arm.name for arm in self.arms]
         if len(set(names)) != len(names):
             raise ValueError("two arms have one name. Give each its own")
+        priced = self.engine_cost_per_hour
+        if isinstance(priced, dict) and (strangers := sorted(priced.keys() - {ANY_ARM, *names})):
+            raise ValueError(f"engine_cost_per_hour names {strangers[0]}, which is no arm: {', '.join(names)}")
         if bool(self.rates_per_s) == bool(self.loads):
             raise ValueError("give either rates_per_s, or loads with capacity_per_s")
         if bool(self.loads) != (self.capacity_per_s is not None):
@@ -141,6 +146,11 @@ class Scenario(_Strict):
             return [Load(f"{rate:g} requests/s", rate, mix) for rate in self.rates_per_s for mix in mixes]
         of_mix = capacity if isinstance(capacity, dict) else dict.fromkeys(mixes, capacity)
         return [Load(f"load {share:g}", share * of_mix[mix], mix) for share in self.loads for mix in mixes]
+
+
+def price_of(said: Prices | None, arm: str) -> float | None:
+    """None where nothing is said of it, neither by its name nor for all others."""
+    return said.get(arm, said.get(ANY_ARM)) if isinstance(said, dict) else said
 
 
 def checked(words: Mapping[str, Any], where: str) -> Scenario:

@@ -22,6 +22,9 @@ from bench.records.request import Outcome, Phase, RequestRecord
 QUANTILE = 0.95
 GOOD_SHARE = 0.95  # of the requests of a class, completed within all its limits: what a p95 limit asks for
 COST_GAIN_MIN = 0.05  # what an answer has to cost less, as a share, to be worth a change
+PREEMPTIONS_NOTED = 0.01  # of the requests: work that is thrown away so often is a sign of too little KV
+BEHIND_NOTED = 0.1  # of what was offered in the window, not answered in it
+KV_PRESSING = 0.95  # of the KV cache in use
 REFUSALS = (Outcome.REFUSED, Outcome.EXPIRED)
 # An end that is an error and no answer to load.
 BROKEN = (Outcome.FAILED, Outcome.TIMED_OUT, Outcome.UNFINISHED, Outcome.UNSENT)
@@ -130,11 +133,14 @@ class Score:
 class Scorecard:
     """scores: of loads, arms and classes in their own order. unmeasured: arms without a VALID run of a load.
 
+    repeats: runs that were planned of each arm under each load. has_prices: what an hour costs is known of every arm.
     again: arms that are the first one once more, and so no choice.
     """
 
     scores: Sequence[Score]
     unmeasured: Sequence[tuple[Load, str]]
+    repeats: int
+    has_prices: bool
     again: Sequence[str] = ()
     good_share: float = GOOD_SHARE
 
@@ -144,21 +150,32 @@ class Scorecard:
     def of(self, load: Load, arm: str) -> dict[str, Score]:
         return {each.class_name: each for each in self.scores if (each.load, each.arm) == (load, arm)}
 
+    def lacking(self, load: Load, arm: str) -> int:
+        """Planned runs without a VALID one: what they would show is not known, so that the arm is no choice."""
+        return max(0, self.repeats - len(self.of(load, arm)[ALL].runs))
+
     def meeting(self, load: Load) -> list[str]:
-        """The arms that meet the limits of every class."""
+        """The arms that meet the limits of every class, over all runs that were planned of them."""
         arms = dict.fromkeys(each.arm for each in self.scores if each.load == load and each.arm not in self.again)
         return [arm for arm in arms if self._meets(load, arm)]
 
     def choice(self, load: Load) -> str | None:
         """Of those that meet every class's limits the cheapest answer, not the most answers; None: none meets them.
 
-        Without a price an engine's time is what an answer costs. The first of those that cost about the same.
+        The first of those that cost about the same.
         """
-        return next(iter(worth_no_change({arm: self._price(load, arm) for arm in self.meeting(load)})), None)
+        return next(iter(worth_no_change({arm: self.price(load, arm) for arm in self.meeting(load)})), None)
+
+    def price(self, load: Load, arm: str) -> float:
+        """Of an answer: in money where every arm's is known, else in the time of engines, alike for each arm."""
+        everything = self.of(load, arm)[ALL]
+        found = everything.cost if self.has_prices else everything.engine_seconds
+        return math.inf if found is None else found
 
     def to_json(self) -> dict[str, Any]:
         return {
             "good_share": self.good_share,
+            "runs_planned_of_each": self.repeats,
             "rows": [each.to_json() for each in self.scores],
             "choices": [
                 {"load": load.label, "mix": load.mix, "meeting": self.meeting(load)}
@@ -170,22 +187,20 @@ class Scorecard:
 
     def _meets(self, load: Load, arm: str) -> bool:
         own = [each.meets(self.good_share) for name, each in self.of(load, arm).items() if name != ALL]
-        return bool(own) and all(own)
-
-    def _price(self, load: Load, arm: str) -> float:
-        everything = self.of(load, arm)[ALL]
-        return next((price for price in (everything.cost, everything.engine_seconds) if price is not None), math.inf)
+        return bool(own) and all(own) and not self.lacking(load, arm)
 
 
 def scorecard(
     runs: Sequence[ScoredRun],
     arms: Sequence[str],
     limits: Limits,
-    per_hour: float | None,
+    prices: Mapping[str, float],
     *,
+    repeats: int,
     again: Sequence[str] = (),
 ) -> Scorecard:
-    """arms: in the order of the scenario. per_hour: what the engines behind an arm cost; None: not known.
+    """arms: in the order of the scenario. prices: by arm, what an hour of the engines behind it costs, where that is
+    known. repeats: as planned.
 
     Each VALID run of an arm counts, whatever became of the other arms' runs: one that fails cannot be hidden.
     """
@@ -195,10 +210,11 @@ def scorecard(
         for arm in arms:
             own = [each for each in runs if (each.run.load, each.run.arm) == (load, arm) and each.run.valid]
             if own:
-                scores += _scores(load, arm, sorted(own, key=lambda each: each.run_id), limits, per_hour)
+                scores += _scores(load, arm, sorted(own, key=lambda each: each.run_id), limits, prices.get(arm))
             else:
                 unmeasured.append((load, arm))
-    return Scorecard(scores, unmeasured, again)
+    has_prices = {arm for arm in arms if arm not in again} <= prices.keys()
+    return Scorecard(scores, unmeasured, repeats, has_prices, again)
 
 
 def planned(record: RequestRecord) -> bool:

@@ -1,19 +1,27 @@
-"""Options that several commands share, what they are turned into, and how a command talks beside its result."""
+"""Options that several commands share, and what they are turned into."""
 
 from __future__ import annotations
 
 import argparse
-import math
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.argument_types import not_negative, positive, whole
 from bench.corpus.tokenizer import PromptForm
 from bench.errors import UsageError
 from bench.load.target import Target, clean_url, metrics_urls, resolve_keys
-from bench.options import LONG, SHORT, parse_capacity, parse_credentials, parse_mix, parse_pairs, parse_priorities
+from bench.options import (
+    LONG,
+    SHORT,
+    parse_capacity,
+    parse_credentials,
+    parse_mix,
+    parse_pairs,
+    parse_prices,
+    parse_priorities,
+)
 from bench.scenario import Scenario, checked
 from bench.trace.intensity import Intensity, parse_burst
 from bench.trace.mix import ClassLoad
@@ -136,7 +144,7 @@ def add_campaign(parser: argparse.ArgumentParser, *, name: str) -> None:
     group.add_argument("--no-cache-salt", action="store_true", help="let repeated prompts find warm prefix caches")
     group.add_argument("--goodput", nargs="+", default=[], metavar="CLASS:METRIC:MS", help="limits, short:ttft:500 …")
     group.add_argument("--lag-tolerance-ms", type=positive, default=50.0, metavar="MS", help="(default 50)")
-    add_cost(group)
+    add_prices(group)
     group.add_argument("--order-seed", type=int, default=1, metavar="N", help="of the order of runs (default 1)")
     group.add_argument("--name", default=name, help=f"of the comparison (default {name})")
     group.add_argument("--resume", type=Path, metavar="DIR", help="go on with what was interrupted")
@@ -185,15 +193,15 @@ def scenario_from(
         "goodput": args.goodput,
         "lag_tolerance_ms": args.lag_tolerance_ms,
         "cache_salt": not args.no_cache_salt,
-        "engine_cost_per_hour": args.engine_cost_per_hour,
+        "engine_cost_per_hour": parse_prices(args.engine_cost_per_hour, "--engine-cost-per-hour"),
         "metadata": metadata_from(args),
     }
     return checked(said, "command line")
 
 
-def add_cost(group: argparse._ArgumentGroup) -> None:
+def add_prices(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
-        "--engine-cost-per-hour", type=positive, metavar="X", help="of all engines behind the target: cost of an answer"
+        "--engine-cost-per-hour", nargs="+", metavar="[ARM=]X", help="of all engines behind an arm: 2.5 isolated=5"
     )
 
 
@@ -228,47 +236,3 @@ def mix_from(args: argparse.Namespace) -> list[ClassLoad]:
 
 def metadata_from(args: argparse.Namespace) -> dict[str, str]:
     return parse_pairs(args.metadata, "--metadata")
-
-
-def check_classes(args_where: str, named: set[str], known: set[str]) -> None:
-    """Raise UsageError where an option names a class that the trace does not have: a typing error would go unseen."""
-    unknown = sorted(named - known)
-    if unknown:
-        raise UsageError(f"{args_where}: no class {unknown[0]!r} in this trace; it has {', '.join(sorted(known))}.")
-
-
-def say(text: str) -> None:
-    """For whoever watches: stdout is for the result."""
-    print(text, file=sys.stderr, flush=True)
-
-
-def whole(text: str) -> int:
-    """An argparse type: a whole number from 1."""
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
-    return value
-
-
-def positive(text: str) -> float:
-    """An argparse type: a finite number above 0."""
-    value = float(text)
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError("must be above 0")
-    return value
-
-
-def not_negative(text: str) -> float:
-    """An argparse type: a finite number from 0."""
-    value = float(text)
-    if not 0 <= value < math.inf:
-        raise argparse.ArgumentTypeError("must be 0 or more")
-    return value
-
-
-def share(text: str) -> float:
-    """An argparse type: above 0 and at most 1."""
-    value = float(text)
-    if not 0 < value <= 1:
-        raise argparse.ArgumentTypeError("must be above 0 and at most 1")
-    return value

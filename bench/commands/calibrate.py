@@ -16,18 +16,18 @@ import aiohttp
 import uvloop
 
 from bench.analysis import step_model
+from bench.argument_types import positive, whole
 from bench.calibration import Measured, measure, prompt_lengths
-from bench.commands import arguments
-from bench.commands.arguments import say
-from bench.commands.exits import Exit
 from bench.engine.lone_requests import LONE_PATH, LoneRequests
 from bench.engine.metrics import Reading, Unreadable, delta
 from bench.engine.session import open_session
 from bench.engine.watch import engine_version, page, scrape, wait_until_idle
 from bench.errors import TargetUnreachableError, UsageError
+from bench.exits import Exit
 from bench.load.client import StreamingClient
 from bench.load.target import Target, clean_url, metrics_url, resolve_keys
 from bench.options import parse_credentials
+from bench.progress import say
 from bench.records import calibration
 from bench.report.calibration_table import describe
 
@@ -60,13 +60,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--credential", metavar="ENV", help="environment variable that holds the engine's key")
     parser.add_argument(
         "--max-num-batched-tokens",
-        type=arguments.whole,
+        type=whole,
         metavar="N",
         help=f"as the engine was started with (default {STEP_TOKENS_DEFAULT})",
     )
-    parser.add_argument(
-        "--duration", type=arguments.positive, default=80.0, metavar="S", help="at most so long (default 80)"
-    )
+    parser.add_argument("--duration", type=positive, default=80.0, metavar="S", help="at most so long (default 80)")
     parser.add_argument(
         "--out", type=Path, default=Path("calibration.yaml"), metavar="FILE", help="(default calibration.yaml)"
     )

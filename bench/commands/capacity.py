@@ -6,11 +6,13 @@ import argparse
 from collections.abc import Sequence
 
 from bench.analysis.capacity import Capacity
+from bench.argument_types import not_negative, positive, whole
 from bench.commands import arguments
-from bench.commands.arguments import say
-from bench.commands.exits import Exit
 from bench.corpus import tokenizer
 from bench.corpus.tokenizer import PromptForm
+from bench.exits import Exit
+from bench.options import check_classes
+from bench.progress import say
 from bench.records.request import Outcome
 from bench.records.run import new_run_id
 from bench.records.store import RunFolder
@@ -29,13 +31,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_target(parser)
     arguments.add_load(parser)
     group = parser.add_argument_group("saturation")
+    group.add_argument("--concurrency", type=whole, default=16, metavar="N", help="requests in flight (default 16)")
+    group.add_argument("--warmup", type=not_negative, default=15.0, metavar="S", help="(default 15)")
+    group.add_argument("--duration", type=positive, default=90.0, metavar="S", help="(default 90)")
     group.add_argument(
-        "--concurrency", type=arguments.whole, default=16, metavar="N", help="requests in flight (default 16)"
-    )
-    group.add_argument("--warmup", type=arguments.not_negative, default=15.0, metavar="S", help="(default 15)")
-    group.add_argument("--duration", type=arguments.positive, default=90.0, metavar="S", help="(default 90)")
-    group.add_argument(
-        "--num-prompts", type=arguments.whole, default=200, metavar="N", help="different prompts to make (default 200)"
+        "--num-prompts", type=whole, default=200, metavar="N", help="different prompts to make (default 200)"
     )
     arguments.add_record(parser)
 
@@ -44,7 +44,7 @@ def execute(args: argparse.Namespace, command: Sequence[str]) -> int:
     """Raises UsageError and TargetUnreachableError; prints the capacity."""
     target = arguments.target_from(args)
     mix = arguments.mix_from(args)
-    arguments.check_classes("--priority", set(target.priority), {load.name for load in mix})
+    check_classes("--priority", set(target.priority), {load.name for load in mix})
     metadata = arguments.metadata_from(args)
     what = Saturation(
         target=target,

@@ -10,16 +10,17 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from bench.argument_types import positive, whole
 from bench.commands import arguments
-from bench.commands.arguments import say
 from bench.decision import drills, recovery
 from bench.decision.evidence import gather
 from bench.decision.questions import answers
-from bench.decision.terms import ANY_ARM, Terms
+from bench.decision.terms import Terms
 from bench.decision.verdict import decide
 from bench.decision.words import Verdict
 from bench.errors import UsageError
-from bench.options import parse_pairs
+from bench.options import parse_prices
+from bench.progress import say
 from bench.report.decision_table import describe, headline, to_json
 from bench.report.page import blocks, document
 from bench.strict_yaml import read, validated
@@ -70,17 +71,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     terms.add_argument("--baseline", metavar="ARM", help="(default: the first arm of the records)")
     terms.add_argument("--goodput", nargs="+", metavar="CLASS:METRIC:MS", help="(default: the limits of the records)")
     terms.add_argument("--load", nargs="+", metavar="LOAD", help="0.95, or '0.95, 80/20' (default: up to the capacity)")
-    terms.add_argument("--repeats-min", type=arguments.whole, metavar="N", help="runs of each arm and load (default 3)")
-    terms.add_argument(
-        "--requests-min", type=arguments.whole, metavar="N", help="of each class, arm and load (default 72)"
-    )
-    terms.add_argument(
-        "--engine-cost-per-hour", nargs="+", metavar="[ARM=]X", help="of all engines behind an arm: 2.5 isolated=5"
-    )
-    terms.add_argument("--alternative-cost", type=arguments.positive, metavar="X", help="of a response, elsewhere")
-    terms.add_argument(
-        "--context-tokens", type=arguments.whole, metavar="N", help="the longest that is meant to be served"
-    )
+    terms.add_argument("--repeats-min", type=whole, metavar="N", help="runs of each arm and load (default 3)")
+    terms.add_argument("--requests-min", type=whole, metavar="N", help="of each class, arm and load (default 72)")
+    arguments.add_prices(terms)
+    terms.add_argument("--alternative-cost", type=positive, metavar="X", help="of a response, elsewhere")
+    terms.add_argument("--context-tokens", type=whole, metavar="N", help="the longest that is meant to be served")
     terms.add_argument("--without", nargs="+", metavar="ARM", help="leave out arms that cannot run")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where the decision goes (default: the first FOLDER)")
 
@@ -117,7 +112,7 @@ def _terms(args: argparse.Namespace) -> Terms:
         "loads": args.load,
         "repeats_min": args.repeats_min,
         "requests_min": args.requests_min,
-        "engine_cost_per_hour": _prices(args.engine_cost_per_hour),
+        "engine_cost_per_hour": parse_prices(args.engine_cost_per_hour, "--engine-cost-per-hour"),
         "alternative_cost": args.alternative_cost,
         "context_tokens": args.context_tokens,
         "without": args.without,
@@ -125,14 +120,3 @@ def _terms(args: argparse.Namespace) -> Terms:
     return validated(
         said | {name: value for name, value in options.items() if value is not None}, Terms, "command line"
     )
-
-
-def _prices(words: Sequence[str] | None) -> dict[str, float] | None:
-    """`2.5`, `isolated=5`, or both: the one without a name is for all others."""
-    if words is None:
-        return None
-    pairs = parse_pairs((each if "=" in each else f"{ANY_ARM}={each}" for each in words), "--engine-cost-per-hour")
-    try:
-        return {arm: float(text) for arm, text in pairs.items()}
-    except ValueError:
-        raise UsageError(f"--engine-cost-per-hour: {' '.join(words)!r}: give numbers, as 2.5 isolated=5.") from None

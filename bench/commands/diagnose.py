@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from bench import campaign_plan
-from bench.commands import arguments
-from bench.commands.arguments import say
-from bench.commands.exits import Exit
+from bench.argument_types import whole
 from bench.diagnosis.diagnosing import diagnose
 from bench.diagnosis.facts import EngineFacts
 from bench.errors import UsageError
+from bench.exits import Exit
+from bench.progress import say
 from bench.records import stored
+from bench.records.material import Material, read
 from bench.report.diagnosis_table import describe
-from bench.report.material import Material, read
 
 HELP = "name what held the requests of a record up, with the evidence"
 EXAMPLE = """examples:
@@ -36,7 +36,7 @@ FILE = "diagnosis.json"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="of a run, a comparison or a ladder")
     parser.add_argument(
-        "--max-num-seqs", type=arguments.whole, metavar="N", help="of all engines together, where they do not say it"
+        "--max-num-seqs", type=whole, metavar="N", help="of all engines together, where they do not say it"
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="where the two files go (default: there)")
 

@@ -12,12 +12,11 @@ from typing import Any
 from bench.analysis.limits import parse_limits
 from bench.cell import CellPlan, CellResult
 from bench.commands import arguments
-from bench.commands.arguments import say
-from bench.commands.exits import Exit
 from bench.corpus import prompts, tokenizer
 from bench.corpus.tokenizer import PromptForm
 from bench.drive import run_cell
 from bench.errors import UsageError
+from bench.exits import Exit
 from bench.faults import drills, expectations, stage
 from bench.faults.drills import DRILLS, Drill
 from bench.faults.stage import Scene
@@ -25,10 +24,10 @@ from bench.load.pacing import Windows
 from bench.load.target import Target, clean_url, metrics_urls, resolve_keys
 from bench.local_gateway import fresh_callers
 from bench.options import LONG, SHORT, parse_credentials
+from bench.progress import Progress, say
 from bench.records.run import new_run_id
-from bench.records.store import RunFolder
+from bench.records.store import DRILLS_FILE, RunFolder
 from bench.report import drill_table
-from bench.report.progress import Progress
 
 HELP = "hold fault drills, and say of each whether it went as expected"
 EXAMPLE = """examples:
@@ -89,7 +88,7 @@ def execute(args: argparse.Namespace, command: Sequence[str]) -> int:
                 held.append(_said(drill, result, counted))
                 progress.say(f"{drill.name}: {'passed' if held[-1]['passed'] else 'FAILED'}\n")
     finally:
-        folder.write_json(drill_table.FILE, {"command": list(command), "policy": args.policy, "drills": held})
+        folder.write_json(DRILLS_FILE, {"command": list(command), "policy": args.policy, "drills": held})
         if held:
             print(drill_table.describe(held))
         say(f"\nrecords: {folder.path}")

@@ -12,17 +12,19 @@ from bench.analysis.comparison import Load
 from bench.analysis.knee import Rung, knee, next_rate
 from bench.analysis.limits import Limits
 from bench.analysis.measurements import by_class
-from bench.campaign import Campaign, CellRun
+from bench.argument_types import positive, share
+from bench.campaign import Campaign
 from bench.campaign_plan import LadderPlan
+from bench.cell import CellRun
 from bench.commands import arguments
-from bench.commands.arguments import say
-from bench.commands.compare import planned
-from bench.commands.exits import of_runs
+from bench.comparing import planned
 from bench.corpus import tokenizer
 from bench.errors import UsageError
+from bench.exits import of_runs
 from bench.options import parse_credentials, parse_priorities
 from bench.order import Block, Cell
 from bench.plans import Plans, trace_of
+from bench.progress import say
 from bench.records.comparison import write as write_comparison
 from bench.records.hold import held
 from bench.records.run import new_run_id
@@ -56,12 +58,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_ops(target)
     arguments.add_engines(target)
     load = parser.add_argument_group("load")
-    load.add_argument(
-        "--rates", nargs="+", type=arguments.positive, default=[], metavar="R", help="requests per second"
-    )
+    load.add_argument("--rates", nargs="+", type=positive, default=[], metavar="R", help="requests per second")
     load.add_argument("--mix", default="80/20", metavar="S/L", help="(default 80/20)")
     load.add_argument("--seed", type=int, default=1, help="of arrivals and prompts (default 1)")
-    load.add_argument("--good-share", type=arguments.share, default=0.95, metavar="X", help="(default 0.95)")
+    load.add_argument("--good-share", type=share, default=0.95, metavar="X", help="(default 0.95)")
     load.add_argument("--refine", type=int, default=2, metavar="N", help="rates tried inside the last gap (default 2)")
     arguments.add_campaign(parser, name=KIND)
     parser.set_defaults(trace=None, trace_classes=[], capacity=[], loads=[], repeats=1)

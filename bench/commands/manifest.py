@@ -10,7 +10,6 @@ from enum import IntEnum
 from pathlib import Path
 
 from bench.commands import manifest_rollback
-from bench.commands.arguments import say
 from bench.errors import TargetUnreachableError, UsageError
 from bench.manifest import differences, drafting, gateway_files, heard, rollback, sealed
 from bench.manifest.differences import Difference, shown
@@ -20,8 +19,9 @@ from bench.manifest.gateway_files import Configured
 from bench.manifest.ops import RefusedError
 from bench.manifest.schema import HealthProbe, Manifest
 from bench.manifest.sealed import ChangedError
-from bench.report.tables import table
+from bench.progress import say
 from bench.strict_yaml import read
+from bench.tables import table
 
 HELP = "what serves, written down so that it can be put back; and the way back, rehearsed"
 EXAMPLE = """examples:

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.analysis.limits import parse_limits
+from bench.argument_types import positive
 from bench.cell import CellPlan, CellResult
 from bench.commands import arguments
-from bench.commands.arguments import say
-from bench.commands.exits import Exit
 from bench.corpus import prompts, tokenizer
 from bench.corpus.tokenizer import PromptForm
 from bench.errors import UsageError
+from bench.exits import Exit
 from bench.load.pacing import Windows
 from bench.load.target import Target, clean_url, resolve_keys
 from bench.manifest import heard, rehearsed, rollback, sealed
@@ -24,8 +24,9 @@ from bench.manifest.rehearsal import Rehearsal
 from bench.manifest.rehearsed import Rehearsed
 from bench.manifest.schema import Manifest
 from bench.options import parse_credentials, parse_pairs
+from bench.progress import say
 from bench.records.run import new_run_id
-from bench.records.store import RunFolder
+from bench.records.store import ROLLBACK_FILE, RunFolder
 from bench.report import rollback_table
 from bench.trace import random_arrivals
 from bench.trace.intensity import Intensity
@@ -41,13 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     load.add_argument("--base-url", metavar="URL", help="http://HOST:PORT of the gateway")
     load.add_argument("--tokenizer", type=Path, metavar="DIR", help="folder of the served model's tokenizer")
     load.add_argument("--credential", nargs="+", default=[], metavar="[CLASS=]ENV", help="variables with the keys")
-    load.add_argument("--request-rate", type=arguments.positive, default=2.0, metavar="R", help="(default 2)")
-    load.add_argument(
-        "--before", type=arguments.positive, default=10.0, metavar="S", help="at the candidate (default 10)"
-    )
-    load.add_argument(
-        "--after", type=arguments.positive, default=10.0, metavar="S", help="at the baseline (default 10)"
-    )
+    load.add_argument("--request-rate", type=positive, default=2.0, metavar="R", help="(default 2)")
+    load.add_argument("--before", type=positive, default=10.0, metavar="S", help="at the candidate (default 10)")
+    load.add_argument("--after", type=positive, default=10.0, metavar="S", help="at the baseline (default 10)")
     arguments.add_load(parser)
     parser.add_argument("--name", default="rollback", help="of the folder of records (default rollback)")
     arguments.add_record(parser)
@@ -112,9 +109,9 @@ def _rehearse(args: argparse.Namespace, command: Sequence[str], baseline: Manife
         "run_id": result.run_id,
         "command": list(command),
     }
-    folder.write_json(rollback_table.FILE, said)
+    folder.write_json(ROLLBACK_FILE, said)
     print(rollback_table.describe(said))
-    say(f"\nevidence: {folder.path / rollback_table.FILE}")
+    say(f"\nevidence: {folder.path / ROLLBACK_FILE}")
     if not result.valid:
         return Exit.INVALID
     return Exit.VALID if came_to.held else Exit.FAILURE

@@ -12,12 +12,12 @@ from typing import Any
 from bench import campaign_plan
 from bench.campaign_plan import Gateways, PoliciesPlan
 from bench.commands import arguments
-from bench.commands.compare import planned, run_scenario
-from bench.commands.exits import of_runs
+from bench.comparing import planned, run_scenario
 from bench.errors import UsageError
+from bench.exits import of_runs
 from bench.load.target import clean_url
 from bench.local_gateway import LocalGateway, base_of_engine, base_of_file, chunk_tokens_max, engine_said, fresh_callers
-from bench.options import LONG, SHORT, parse_pairs
+from bench.options import LONG, SHORT, check_classes, parse_pairs
 from bench.order import Cell
 from bench.records.run import new_run_id
 from bench.trace import reading
@@ -154,7 +154,7 @@ def _service_classes(args: argparse.Namespace) -> dict[str, str]:
     names = [SHORT, LONG]
     if args.trace is not None:
         names = reading.read(args.trace, classes=args.trace_classes).class_names()
-    arguments.check_classes("--service-classes", set(said), set(names))
+    check_classes("--service-classes", set(said), set(names))
     return {name: said.get(name) or SERVICE_CLASSES.get(name, OTHERS) for name in names}
 
 

@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.analysis.oracle import EngineSteps
-from bench.commands.arguments import say
-from bench.commands.exits import Exit
 from bench.errors import UsageError
+from bench.exits import Exit
+from bench.progress import say
+from bench.records.material import read
+from bench.records.store import DRILLS_FILE
 from bench.records.stored import read_json
-from bench.report.drill_table import FILE, describe
-from bench.report.material import read
+from bench.report.drill_table import describe
 from bench.report.page import blocks, document
 from bench.report.whole_report import report
 from bench.simulation.profiles import PROFILES, calibrated
@@ -41,7 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace, _command: Sequence[str]) -> int:
     """Raises UsageError."""
-    files, code = _drilled(args.folder) if (args.folder / FILE).is_file() else _measured(args.folder, args.calibration)
+    was_drilled = (args.folder / DRILLS_FILE).is_file()
+    files, code = _drilled(args.folder) if was_drilled else _measured(args.folder, args.calibration)
     folder = args.out or args.folder
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -68,7 +70,7 @@ def _steps(calibration: Path) -> EngineSteps:
 
 
 def _drilled(folder: Path) -> tuple[dict[str, str], int]:
-    held = read_json(folder / FILE)["drills"]
+    held = read_json(folder / DRILLS_FILE)["drills"]
     said = describe(held)
     code = Exit.VALID if all(each["passed"] for each in held) else Exit.FAILURE
     return {_HTML: document("fault drills: bench report", blocks(said)), _MARKDOWN: f"{said}\n"}, code

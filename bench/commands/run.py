@@ -7,16 +7,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.analysis.limits import Limits, parse_limits
+from bench.argument_types import not_negative, positive, whole
 from bench.cell import CellPlan
 from bench.commands import arguments
-from bench.commands.arguments import say
-from bench.commands.exits import of_runs
 from bench.corpus import prompts, tokenizer
 from bench.corpus.tokenizer import PromptForm
 from bench.drive import run_cell
 from bench.errors import UsageError
+from bench.exits import of_runs
 from bench.load.pacing import Windows
-from bench.report.progress import Progress
+from bench.options import check_classes
+from bench.progress import Progress, say
 from bench.report.run_table import describe
 from bench.trace import jsonl, random_arrivals
 from bench.trace.arrivals import Trace
@@ -38,18 +39,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_load(parser)
     arrivals = parser.add_argument_group("arrivals")
     arguments.add_rate(arrivals)
-    arrivals.add_argument(
-        "--duration", type=arguments.positive, metavar="S", help="measurement window, after the warm-up"
-    )
-    arrivals.add_argument(
-        "--num-prompts", type=arguments.whole, metavar="N", help="exactly N requests, warm-up included"
-    )
+    arrivals.add_argument("--duration", type=positive, metavar="S", help="measurement window, after the warm-up")
+    arrivals.add_argument("--num-prompts", type=whole, metavar="N", help="exactly N requests, warm-up included")
     arrivals.add_argument("--trace", type=Path, metavar="FILE", help="replay a saved trace instead")
     arrivals.add_argument("--save-trace", type=Path, metavar="FILE", help="keep the trace for a replay")
-    arrivals.add_argument("--warmup", type=arguments.not_negative, default=0.0, metavar="S", help="(default 0)")
+    arrivals.add_argument("--warmup", type=not_negative, default=0.0, metavar="S", help="(default 0)")
     arrivals.add_argument(
         "--drain-deadline",
-        type=arguments.positive,
+        type=positive,
         default=60.0,
         metavar="S",
         help="wait for the last answers (default 60)",
@@ -64,12 +61,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     verdict.add_argument(
         "--lag-tolerance-ms",
-        type=arguments.positive,
+        type=positive,
         default=50.0,
         metavar="MS",
         help="client lateness allowed (default 50)",
     )
-    arguments.add_cost(verdict)
+    verdict.add_argument(
+        "--engine-cost-per-hour",
+        type=positive,
+        metavar="X",
+        help="of all engines behind the target: cost of an answer",
+    )
     arguments.add_record(parser)
     parser.add_argument(
         "--dry-run", action="store_true", help="make trace and prompts, say what would be sent, send nothing"
@@ -82,8 +84,8 @@ def execute(args: argparse.Namespace, command: Sequence[str]) -> int:
     trace = _trace(args)
     classes = set(trace.class_names())
     limits = parse_limits(args.goodput, "--goodput")
-    arguments.check_classes("--goodput", set(limits), classes)
-    arguments.check_classes("--priority", set(target.priority), classes)
+    check_classes("--goodput", set(limits), classes)
+    check_classes("--priority", set(target.priority), classes)
     windows = _windows(args, trace)
     form = PromptForm(args.endpoint)
     served = tokenizer.load(args.tokenizer)

@@ -13,11 +13,10 @@ from typing import Any
 
 from bench.analysis.limits import parse_limits
 from bench.analysis.prediction import check_same_traces
-from bench.commands import arguments
-from bench.commands.exits import Exit
 from bench.commands.simulate_options import BUSY, PROBES, add_arguments, scenario_from
 from bench.errors import UsageError
-from bench.options import LONG, SHORT
+from bench.exits import Exit
+from bench.options import LONG, SHORT, check_classes
 from bench.order import Block
 from bench.records.run import new_run_id
 from bench.records.store import RunFolder
@@ -50,7 +49,7 @@ def execute(args: argparse.Namespace, command: Sequence[str]) -> int:
         raise UsageError("--speed-from: of which measured runs? Give --measured, or leave it out.")
     scenario, base = scenario_from(args)
     limits = parse_limits(scenario.goodput, "goodput")
-    arguments.check_classes("goodput", set(limits), {SHORT, LONG})
+    check_classes("goodput", set(limits), {SHORT, LONG})
     profiles = _profiles(args)
     made = [study.setups(scenario, profile, base) for profile in profiles]
     measured = None if args.measured is None else _measured(args.measured, scenario)

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from bench.commands import arguments
+from bench.argument_types import not_negative, positive, whole
 from bench.errors import UsageError
 from bench.scenario import Scenario, checked, load
 from bench.simulation.profiles import PROFILES
@@ -27,33 +27,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--calibration", type=Path, metavar="FILE", help="step costs that `gateway bench calibrate` wrote"
     )
     engine.add_argument("--scheduling-policy", choices=["fcfs", "priority"], help="without a scenario (default fcfs)")
-    engine.add_argument("--max-num-batched-tokens", type=arguments.whole, metavar="N", help="(default: the profile's)")
-    engine.add_argument("--long-prefill-token-threshold", type=arguments.whole, metavar="N", help="(default: off)")
-    engine.add_argument("--max-num-seqs", type=arguments.whole, metavar="N", help="(default: the profile's)")
+    engine.add_argument("--max-num-batched-tokens", type=whole, metavar="N", help="(default: the profile's)")
+    engine.add_argument("--long-prefill-token-threshold", type=whole, metavar="N", help="(default: off)")
+    engine.add_argument("--max-num-seqs", type=whole, metavar="N", help="(default: the profile's)")
     load_group = parser.add_argument_group("load, without a scenario")
     load_group.add_argument("--policies", nargs="+", default=[], metavar="NAME_OR_FILE", help="an arm each")
-    load_group.add_argument("--request-rate", nargs="+", type=arguments.positive, default=[], metavar="R")
-    load_group.add_argument("--duration", type=arguments.positive, metavar="S", help="after the warm-up")
-    load_group.add_argument("--num-prompts", type=arguments.whole, metavar="N", help="instead of --duration")
-    load_group.add_argument("--warmup", type=arguments.not_negative, metavar="S", help="(default 0)")
+    load_group.add_argument("--request-rate", nargs="+", type=positive, default=[], metavar="R")
+    load_group.add_argument("--duration", type=positive, metavar="S", help="after the warm-up")
+    load_group.add_argument("--num-prompts", type=whole, metavar="N", help="instead of --duration")
+    load_group.add_argument("--warmup", type=not_negative, metavar="S", help="(default 0)")
     load_group.add_argument("--mix", nargs="+", metavar="S/L", help="shares by request count (default 80/20)")
-    load_group.add_argument("--short-tokens", type=arguments.whole, default=512, metavar="N", help="(default 512)")
-    load_group.add_argument("--long-tokens", type=arguments.whole, default=8192, metavar="N", help="(default 8192)")
-    load_group.add_argument("--output-tokens", type=arguments.whole, default=128, metavar="N", help="(default 128)")
+    load_group.add_argument("--short-tokens", type=whole, default=512, metavar="N", help="(default 512)")
+    load_group.add_argument("--long-tokens", type=whole, default=8192, metavar="N", help="(default 8192)")
+    load_group.add_argument("--output-tokens", type=whole, default=128, metavar="N", help="(default 128)")
     load_group.add_argument("--goodput", nargs="+", default=[], metavar="CLASS:METRIC:MS")
     both = parser.add_argument_group("with and without a scenario")
     both.add_argument(
         "--seeds", nargs="+", type=int, metavar="N", help="one trace each (default: the scenario's, or 1)"
     )
-    both.add_argument("--engines", type=arguments.whole, metavar="N", help="of all gateways together (default 1)")
-    both.add_argument("--gateways", type=arguments.whole, metavar="N", help="each with its share (default 1)")
+    both.add_argument("--engines", type=whole, metavar="N", help="of all gateways together (default 1)")
+    both.add_argument("--gateways", type=whole, metavar="N", help="each with its share (default 1)")
     both.add_argument(
         "--shared-engines", action="store_true", default=None, help="every gateway sends to all engines (default: no)"
     )
-    both.add_argument("--tenants", type=arguments.whole, metavar="N", help="of each class (default 1)")
-    both.add_argument(
-        "--jobs", type=arguments.whole, default=os.cpu_count() or 1, metavar="N", help="(default: all cores)"
-    )
+    both.add_argument("--tenants", type=whole, metavar="N", help="of each class (default 1)")
+    both.add_argument("--jobs", type=whole, default=os.cpu_count() or 1, metavar="N", help="(default: all cores)")
     both.add_argument("--measured", type=Path, metavar="FILE", help="a live comparison.json to be held against")
     both.add_argument(
         "--speed-from",

@@ -8,9 +8,9 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.commands import arguments
-from bench.commands.exits import Exit
+from bench.argument_types import share, whole
 from bench.errors import UsageError
+from bench.exits import Exit
 from bench.report.sizing_table import describe, to_json
 from bench.sizing.estimate import KV_BYTES, TYPE_BYTES, Ask, estimate
 from bench.sizing.model import read
@@ -33,22 +33,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model-config", type=Path, required=True, metavar="FILE_OR_FOLDER", help="config.json")
     memory = parser.add_argument_group("memory")
     memory.add_argument("--gpu-memory", type=_bytes, metavar="SIZE", help="of one GPU: 80GiB, 141GB")
-    memory.add_argument(
-        "--gpu-memory-utilization", type=arguments.share, default=0.92, metavar="SHARE", help="(default 0.92)"
-    )
+    memory.add_argument("--gpu-memory-utilization", type=share, default=0.92, metavar="SHARE", help="(default 0.92)")
     memory.add_argument("--kv-cache-memory", type=_bytes, metavar="SIZE", help="stated instead of what is left")
-    memory.add_argument("--tensor-parallel", type=arguments.whole, default=1, metavar="N", help="GPUs (default 1)")
+    memory.add_argument("--tensor-parallel", type=whole, default=1, metavar="N", help="GPUs (default 1)")
     load = parser.add_argument_group("intended load")
-    load.add_argument(
-        "--context", type=arguments.whole, metavar="N", help="tokens of a sequence (default: the model's)"
-    )
-    load.add_argument("--concurrency", type=arguments.whole, metavar="N", help="sequences at once")
+    load.add_argument("--context", type=whole, metavar="N", help="tokens of a sequence (default: the model's)")
+    load.add_argument("--concurrency", type=whole, metavar="N", help="sequences at once")
     flags = parser.add_argument_group("vLLM's own flags")
     flags.add_argument("--dtype", choices=["auto", *TYPE_BYTES], default="auto")
     flags.add_argument("--kv-cache-dtype", choices=["auto", *KV_BYTES], default="auto")
-    flags.add_argument("--block-size", type=arguments.whole, default=16, metavar="N", help="(default 16)")
-    flags.add_argument("--max-num-batched-tokens", type=arguments.whole, metavar="N", help="(default: by the memory)")
-    flags.add_argument("--max-num-seqs", type=arguments.whole, metavar="N", help="(default: by the memory)")
+    flags.add_argument("--block-size", type=whole, default=16, metavar="N", help="(default 16)")
+    flags.add_argument("--max-num-batched-tokens", type=whole, metavar="N", help="(default: by the memory)")
+    flags.add_argument("--max-num-seqs", type=whole, metavar="N", help="(default: by the memory)")
     parser.add_argument("--json", action="store_true", help="print JSON instead")
 
 

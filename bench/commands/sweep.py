@@ -12,20 +12,21 @@ from typing import Any
 
 from bench import campaign_plan
 from bench.analysis.comparison import Load
-from bench.campaign import CellRun
-from bench.commands.arguments import add_retry, say
-from bench.commands.compare import Planned, planned, run_scenario
-from bench.commands.exits import of_runs
+from bench.cell import CellRun
+from bench.commands.arguments import add_retry
+from bench.comparing import Planned, planned, run_scenario
 from bench.errors import UsageError
+from bench.exits import of_runs
 from bench.load.target import ANY_CLASS, resolve_keys
 from bench.local_gateway import Callers, LocalGateway, base_of_engine, fresh_callers
 from bench.order import Cell
 from bench.plans import classes_of
-from bench.records import comparison, stored
+from bench.progress import say
+from bench.records import comparison, material, stored
 from bench.records.hold import held
 from bench.records.run import new_run_id
 from bench.records.store import RunFolder
-from bench.report import material, scorecard
+from bench.report import scorecard
 from bench.scenario import Scenario
 from bench.sweep import order, rates, settings
 from bench.sweep.choice import choose

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.commands import arguments
+from bench.argument_types import not_negative, positive, share, whole
 from bench.errors import UsageError
 from bench.report.trace_table import describe
 from bench.trace import anonymous, groups, jsonl, random_arrivals, reading, shaping
@@ -53,9 +53,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         (groups.DOCUMENT, "long prompts per second"),
         (groups.AGENT, "agent sessions per second, of about four turns each"),
     ):
-        generate.add_argument(f"--{group}", type=arguments.positive, metavar="R", help=what)
-    generate.add_argument("--duration", type=arguments.positive, required=True, metavar="S")
-    generate.add_argument("--burstiness", type=arguments.positive, default=random_arrivals.POISSON, metavar="K")
+        generate.add_argument(f"--{group}", type=positive, metavar="R", help=what)
+    generate.add_argument("--duration", type=positive, required=True, metavar="S")
+    generate.add_argument("--burstiness", type=positive, default=random_arrivals.POISSON, metavar="K")
     generate.add_argument("--burst", metavar="EVERY:LENGTH:FACTOR")
     for each in (convert, generate):
         each.add_argument("--seed", type=int, default=0, help="of everything that is drawn (default 0)")
@@ -80,7 +80,7 @@ def _add_reading(parser: argparse.ArgumentParser, *, several: bool = False) -> N
     )
     parser.add_argument(
         "--unknown-output-tokens",
-        type=arguments.whole,
+        type=whole,
         default=0,
         metavar="N",
         help="for requests whose output the file does not know, as refused ones (default: they are left out)",
@@ -88,7 +88,7 @@ def _add_reading(parser: argparse.ArgumentParser, *, several: bool = False) -> N
 
     parser.add_argument(
         "--prefix-block-tokens",
-        type=arguments.whole,
+        type=whole,
         default=MOONCAKE_BLOCK_TOKENS,
         metavar="N",
         help=f"of each of a file's hash_ids (default {MOONCAKE_BLOCK_TOKENS}, as Mooncake's; 16 as vLLM's)",
@@ -97,17 +97,15 @@ def _add_reading(parser: argparse.ArgumentParser, *, several: bool = False) -> N
 
 def _add_shaping(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--keep-ticks", action="store_true", help="do not spread times that fall on ticks")
-    parser.add_argument("--from-s", type=arguments.not_negative, default=0.0, metavar="S")
-    parser.add_argument("--until-s", type=arguments.positive, metavar="S", help="only arrivals before this time")
-    parser.add_argument("--thin", type=arguments.share, metavar="P", help="keep each request with this probability")
+    parser.add_argument("--from-s", type=not_negative, default=0.0, metavar="S")
+    parser.add_argument("--until-s", type=positive, metavar="S", help="only arrivals before this time")
+    parser.add_argument("--thin", type=share, metavar="P", help="keep each request with this probability")
     speed = parser.add_mutually_exclusive_group()
-    speed.add_argument("--time-scale", type=arguments.positive, metavar="F", help="2: everything takes twice as long")
-    speed.add_argument("--request-rate", type=arguments.positive, metavar="R", help="scale time to this mean rate")
+    speed.add_argument("--time-scale", type=positive, metavar="F", help="2: everything takes twice as long")
+    speed.add_argument("--request-rate", type=positive, metavar="R", help="scale time to this mean rate")
+    parser.add_argument("--prompt-tokens-min", type=whole, default=1, metavar="N", help="raise shorter prompts")
     parser.add_argument(
-        "--prompt-tokens-min", type=arguments.whole, default=1, metavar="N", help="raise shorter prompts"
-    )
-    parser.add_argument(
-        "--prompt-tokens-max", type=arguments.whole, default=TOKENS_MAX, metavar="N", help="leave longer prompts out"
+        "--prompt-tokens-max", type=whole, default=TOKENS_MAX, metavar="N", help="leave longer prompts out"
     )
     parser.add_argument("--cancel", nargs="+", default=[], metavar="CLASS:SHARE:MEAN_S", help="clients that leave")
 

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from bench.analysis.scores import BEHIND_NOTED, KV_PRESSING, PREEMPTIONS_NOTED
+
 
 class Change(StrEnum):
     BUDGET = "budget"  # max_num_batched_tokens
@@ -107,7 +109,7 @@ FAILURES = (
     ),
     Failure(
         "KV runs out",
-        (Sign("preemptions a request", Is.ABOVE, 0.01),),
+        (Sign("preemptions a request", Is.ABOVE, PREEMPTIONS_NOTED),),
         (Change.ADMISSION, Change.SEQUENCES),
         {
             Change.BUDGET: "more tokens a step fill the KV sooner",
@@ -116,13 +118,13 @@ FAILURES = (
     ),
     Failure(
         "KV nearly full",
-        (Sign("KV used", Is.ABOVE, 0.95),),
+        (Sign("KV used", Is.ABOVE, KV_PRESSING),),
         (Change.ADMISSION, Change.SEQUENCES),
         {Change.BUDGET: "more tokens a step fill the KV sooner"},
     ),
     Failure(
         "refusals though the load fits",
-        (Sign("refused", Is.ABOVE, 0.01), Sign("answered of offered", Is.LEAST, 0.9)),
+        (Sign("refused", Is.ABOVE, 0.01), Sign("answered of offered", Is.LEAST, 1 - BEHIND_NOTED)),
         (Change.ADMISSION,),
         {
             Change.BUDGET: "what is refused never reaches a step",
@@ -131,7 +133,7 @@ FAILURES = (
     ),
     Failure(
         "answers fall behind what is offered",
-        (Sign("answered of offered", Is.BELOW, 0.9), Sign("late alone", Is.ABOVE, 0.05)),
+        (Sign("answered of offered", Is.BELOW, 1 - BEHIND_NOTED), Sign("late alone", Is.ABOVE, 0.05)),
         (Change.CAPACITY,),
         {
             Change.ADMISSION: "it chooses who waits, and makes no work less",

@@ -14,7 +14,7 @@ from bench.decision.terms import Terms
 from bench.decision.words import Finding, Stage, Standing
 from bench.errors import UsageError
 from bench.records import stored
-from bench.report.drill_table import FILE
+from bench.records.store import DRILLS_FILE
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +34,11 @@ def read(folders: Sequence[Path]) -> list[Drilled]:
     """Raises UsageError where a folder has no drills."""
     found = []
     for folder in sorted({each.resolve() for each in folders}):
-        said = stored.read_json(folder / FILE)
+        said = stored.read_json(folder / DRILLS_FILE)
         try:
             found += [_drilled(folder, str(said["policy"]), each) for each in said["drills"]]
         except (KeyError, TypeError) as error:
-            raise UsageError(f"{folder / FILE}: not of this version of the bench ({error}).") from error
+            raise UsageError(f"{folder / DRILLS_FILE}: not of this version of the bench ({error}).") from error
     return sorted(found, key=lambda each: each.run_id)
 
 

@@ -16,11 +16,10 @@ from bench.analysis.limits import Limits, parse_limits
 from bench.decision.terms import Terms
 from bench.errors import UsageError
 from bench.order import cells
-from bench.records import comparison, stored
+from bench.records import comparison, material, stored
+from bench.records.material import Material
 from bench.records.request import Phase
 from bench.records.stored import StoredRun
-from bench.report import material
-from bench.report.material import Material
 from bench.scenario import checked
 
 Cell = tuple[str, Load, str]  # arm, load, trace
@@ -238,7 +237,7 @@ def _is_mixed(load: Load) -> bool:
 
 
 def _recorded_price(made: Sequence[Material], arm: str) -> float | None:
-    return next((each.cost_per_hour for each in made if arm in each.arms and each.cost_per_hour), None)
+    return next((each.prices[arm] for each in made if arm in each.prices), None)
 
 
 def _gaps(planned: Mapping[Cell, Record], runs: Sequence[Run]) -> list[Gap]:

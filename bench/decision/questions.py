@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.analysis.comparison import Load
-from bench.analysis.scores import BROKEN, REFUSALS, p95_of, planned
+from bench.analysis.scores import BROKEN, KV_PRESSING, PREEMPTIONS_NOTED, REFUSALS, p95_of, planned
 from bench.decision import todo
 from bench.decision.drills import Drilled, is_of, is_policy
 from bench.decision.evidence import Evidence, Run
@@ -18,14 +18,12 @@ from bench.decision.terms import Terms
 from bench.decision.verdict import Decision
 from bench.decision.words import NOT_ANEW, Anew, Standing
 from bench.records.request import Outcome
-from bench.report.tables import milliseconds
+from bench.tables import milliseconds
 
 NOT_MEASURED = "not measured"
 # A first token later than so many times its limit, where nothing is refused, is a cliff and no queue that is bounded.
 CLIFF = 3.0
 REFUSED_NOTED = 0.01
-KV_PRESSING = 0.95
-PREEMPTIONS_A_REQUEST_MAX = 0.01
 _PRESSING = ("kv-pressure", "context-limit", "decode-pressure")
 _BURSTS = ("long-burst", "flood")
 
@@ -159,7 +157,7 @@ def _stable(evidence: Evidence, arm: str, held: Sequence[Drilled], terms: Terms)
         f"{said['preemptions']:.0f} preemptions in {len(runs)} runs, KV used at most {said['KV used']:.0%}, "
         f"the longest request that was answered {longest} tokens",
     )
-    calm = said["preemptions a request"] <= PREEMPTIONS_A_REQUEST_MAX and said["KV used"] < KV_PRESSING
+    calm = said["preemptions a request"] <= PREEMPTIONS_NOTED and said["KV used"] < KV_PRESSING
     calm = calm and all(each.passed for each in drilled)
     if not calm:
         return Answer(question, "no", tuple(lines), ids)

@@ -14,7 +14,7 @@ from bench.manifest import sealed
 from bench.manifest.schema import Manifest
 from bench.manifest.sealed import ChangedError
 from bench.records import stored
-from bench.report.rollback_table import FILE
+from bench.records.store import ROLLBACK_FILE
 
 _CREATE = "gateway bench manifest create DRAFT.yaml --out manifests"
 _REHEARSE = "gateway bench manifest rollback BASELINE.yaml --rehearse --candidate CANDIDATE.yaml …"
@@ -41,7 +41,7 @@ def read(paths: Sequence[Path]) -> Recovery:
     changed: list[str] = []
     rehearsals: list[Mapping[str, Any]] = []
     for path in sorted({each.resolve() for each in paths}):
-        file = path / FILE if path.is_dir() else path
+        file = path / ROLLBACK_FILE if path.is_dir() else path
         if file.suffix == ".json":
             rehearsals.append(stored.read_json(file))
             continue

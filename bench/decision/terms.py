@@ -15,9 +15,8 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from bench.analysis.scores import COST_GAIN_MIN, GOOD_SHARE
-from bench.scenario import ArmName, Positive, Tokens
+from bench.scenario import ArmName, Positive, Prices, Tokens, price_of
 
-ANY_ARM = "*"
 # The drills that the measurement contract names.
 DRILLS = [
     "long-burst", "decode-pressure", "context-limit", "client-leaves", "kv-pressure", "flood", "engine-dies",
@@ -44,7 +43,7 @@ class Terms(BaseModel):
     error_share_max: Annotated[float, Field(gt=0, lt=1)] = 0.01
     repeats_min: Annotated[int, Field(ge=2, le=100)] = 3
     requests_min: Annotated[int, Field(ge=20, le=100_000)] = 72
-    engine_cost_per_hour: Positive | dict[ArmName | str, Positive] | None = None
+    engine_cost_per_hour: Prices | None = None
     cost_gain_min: Share = COST_GAIN_MIN
     alternative_cost: Positive | None = None
     context_tokens: Tokens | None = None
@@ -54,7 +53,5 @@ class Terms(BaseModel):
 
     def price_of(self, arm: str, recorded: float | None) -> float | None:
         """What the engines behind an arm cost an hour; recorded: as its records say."""
-        said = self.engine_cost_per_hour
-        if isinstance(said, dict):
-            return said.get(arm, said.get(ANY_ARM, recorded))
+        said = price_of(self.engine_cost_per_hour, arm)
         return recorded if said is None else said

@@ -9,18 +9,18 @@ from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
+from bench import comparing
 from bench.analysis.comparison import ArmResult
-from bench.commands import compare
-from bench.commands.arguments import positive
-from bench.commands.compare import Compared
-from bench.commands.exits import Exit, of_runs
+from bench.argument_types import positive
+from bench.comparing import Compared
 from bench.demo import stage as stages
 from bench.demo.stage import BASELINE, Load, Stage
 from bench.errors import TargetUnreachableError, UsageError
+from bench.exits import Exit, of_runs
 from bench.report.comparison_table import describe
 from bench.report.page import page
-from bench.report.tables import milliseconds, ratio, share, table
 from bench.simulation.profiles import PROFILES
+from bench.tables import milliseconds, ratio, share, table
 
 EXAMPLE = """example:
   gateway demo --policy short-first --out gateway-demo
@@ -79,7 +79,7 @@ def _demonstrate(args: argparse.Namespace) -> int:
     _say(f"starting the embedded engine ({PROFILES[args.profile].about}) and two gateways, files in {args.out}")
     os.environ |= stage.keys
     with stages.running(stage):
-        compared = compare.measured(stage.scenario, args.out / "runs", ["gateway", "demo"])
+        compared = comparing.measured(stage.scenario, args.out / "runs", ["gateway", "demo"])
     _show(stage, compared, args)
     return of_runs(compared.results)
 

@@ -16,8 +16,8 @@ from bench.diagnosis.figures import PARTS, figures
 from bench.diagnosis.findings import Diagnosis, Finding, GroupDiagnosis
 from bench.diagnosis.judging import judged, not_judged
 from bench.diagnosis.pairs import Seen
+from bench.records.material import Material, ReportRun
 from bench.records.stored import StoredRun
-from bench.report.material import Material, ReportRun
 
 NO_GATEWAYS: Mapping[str, Any] = {}
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
+from bench.analysis.scores import BEHIND_NOTED, PREEMPTIONS_NOTED
+
 Show = Literal["share", "ms", "number", "times", "per_s"]
 
 
@@ -80,8 +82,8 @@ _IDLE_ROOM = Test(
     at_least=0.5,
 )
 _HELD_KV_SHORT = Test("held_kv_room_share", "the engine's KV cache had room at {} of those", at_most=0.5)
-_BEHIND = Test("behind_share", "{} of what was offered in the window was not answered in it", at_least=0.1)
-_PREEMPTED = Test("preemptions_of_requests", "which is {} of the requests", at_least=0.01)
+_BEHIND = Test("behind_share", "{} of what was offered in the window was not answered in it", at_least=BEHIND_NOTED)
+_PREEMPTED = Test("preemptions_of_requests", "which is {} of the requests", at_least=PREEMPTIONS_NOTED)
 _ON_THE_WAY = Test("way_ms_of_ttft", "{} of the time to first token was spent in no queue", at_least=0.5)
 _LATE_CLIENT = Test("client_ms_of_ttft", "{} of the time to first token was the client's", at_least=0.2)
 _NO_PLATEAU = Test(

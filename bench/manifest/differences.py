@@ -33,10 +33,7 @@ class Difference:
 
 def between(baseline: Manifest, candidate: Manifest) -> list[Difference]:
     """Field by field what the candidate changes; `stated` is what a rollback has to restore."""
-    old, new = _flat(_comparable(baseline)), _flat(_comparable(candidate))
-    names = dict.fromkeys([*old, *new])
-    each = [Difference(name, old.get(name, ABSENT), new.get(name, ABSENT)) for name in names]
-    return [one for one in each if not _same(one.stated, one.found)]
+    return _changed(_flat(_comparable(baseline)), _flat(_comparable(candidate)))
 
 
 def live(
@@ -66,6 +63,11 @@ def untold(manifest: Manifest, engines: Mapping[str, HeardEngine]) -> list[str]:
         for key, argument in engine.args.items()
         if engines[name].problem is None and key not in engines[name].args and not engines[name].leaves_out(argument)
     ]
+
+
+def of_settings(now: Mapping[str, Any], then: Mapping[str, Any]) -> list[Difference]:
+    """What it changes, key by key, to have another gateway.yaml in the place of the one of now, which is `found`."""
+    return _changed(_flat(_by_name(then)), _flat(_by_name(now)))
 
 
 def shown(value: Any) -> str:
@@ -123,6 +125,12 @@ def _of_routing(
             yield Difference(f"gateway.engines.{name}", "up", engines[name]["state"])
 
 
+def _changed(stated: Mapping[str, Any], found: Mapping[str, Any]) -> list[Difference]:
+    names = dict.fromkeys([*stated, *found])
+    each = [Difference(name, stated.get(name, ABSENT), found.get(name, ABSENT)) for name in names]
+    return [one for one in each if not _same(one.stated, one.found)]
+
+
 def _comparable(manifest: Manifest) -> dict[str, Any]:
     said = manifest.model_dump(by_alias=True, exclude=set(_ABOUT_ITSELF), exclude_none=True)
     for engine in said["engines"].values():
@@ -131,6 +139,11 @@ def _comparable(manifest: Manifest) -> dict[str, Any]:
         # A canary's engine has a name of its own; it is its settings that are compared.
         said["engine"] = next(iter(said.pop("engines").values()))
     return said
+
+
+def _by_name(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Its engines by their names: where one stands in the list says nothing."""
+    return {**settings, "engines": {str(each["name"]): each for each in settings["engines"]}}
 
 
 def _flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -43,8 +43,6 @@ _SCHEDULER_WORDS = {
     "async_scheduling": "async_scheduling",
     "scheduling_policy": "policy",
 }
-# Where the log has its line of arguments and they are not in it: vLLM's defaults that no hardware changes.
-_ABSENT_MEANS = {"scheduling_policy": "fcfs", "long_prefill_token_threshold": 0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +112,9 @@ def gateway(ops_url: str, pool: str, token: str | None = None) -> HeardGateway:
 
 
 def log(path: Path) -> str:
-    """Raises UsageError."""
+    """Its lines of the last start. Raises UsageError."""
     try:
-        return path.read_text(encoding="utf-8", errors="replace")
+        return start_log.last_start(path)
     except OSError as error:
         raise UsageError(f"{path}: the engine's log cannot be read ({error.strerror}). Correct the path.") from error
 
@@ -126,7 +124,7 @@ def of_log(text: str) -> dict[str, Argument]:
     words = {name: start_log.config_word(text, word) for name, word in _CONFIG_WORDS.items()}
     found = {name: _argument(_literal(word), "log") for name, word in words.items() if word is not None}
     if (asked := start_log.arguments(text)) is not None:
-        said = {**_ABSENT_MEANS, **asked}  # some secrets as they are
+        said = {**start_log.ABSENT_MEANS, **asked}  # some secrets as they are
         found |= {name: _argument(value, "log") for name, value in said.items() if not is_secret(name)}
     return found
 

@@ -22,8 +22,8 @@ from bench.manifest import gateway_files, ops, rollback
 from bench.manifest.ops import Place, RefusedError
 from bench.manifest.rehearsed import Switch
 from bench.manifest.schema import Manifest
+from bench.progress import Progress
 from bench.records.request import RequestRecord
-from bench.report.progress import Progress
 from bench.told_to_end import ToldToEnd
 
 ASK_EVERY_S = 0.5

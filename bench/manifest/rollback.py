@@ -125,10 +125,13 @@ def perform(manifest: Manifest, place: Place, logs: Mapping[str, str], say: Say)
         if found.problem is not None:
             raise UsageError(f"{name}: {found.problem}. Nothing was changed: start it first, with the manifest's args.")
     files = gateway_files.of_manifest(manifest.gateway, place.file)
+    changed = _changed(manifest, place)
     say("2/6 what is there now is kept; to undo what follows, copy it back and POST /api/reload:")
     for copy in _kept(files):
         say(f"    {copy}")
     say(f"3/6 {', '.join(map(str, files))} as the manifest has them; the gateway reloads")
+    for line in changed:
+        say(f"    {line}")
     needs_restart = put_in_force(files, place, manifest.routing.pool)
     for path in needs_restart:
         say(f"    {path}: is not in force before the gateway's restart")
@@ -146,6 +149,19 @@ def perform(manifest: Manifest, place: Place, logs: Mapping[str, str], say: Say)
     if held.untold:
         say(f"    nothing that runs tells: {', '.join(held.untold)}")
     return not (seen.left or held.differing or needs_restart)
+
+
+def _changed(manifest: Manifest, place: Place) -> list[str]:
+    """Of all of gateway.yaml: what was changed since, by whomever, goes back too, and whoever rolls back is to know."""
+    try:
+        now = gateway_files.read(place.file).settings
+    except UsageError as error:  # a file that was broken is what a rollback is for
+        return [f"all of it: what is there now is no gateway.yaml ({error})"]
+    found = differences.of_settings(now, yaml.safe_load(manifest.gateway.config))
+    return [
+        f"{each.field}: {differences.shown(each.found)} until now, {differences.shown(each.stated)} again"
+        for each in found
+    ]
 
 
 def _kept(files: Mapping[Path, bytes]) -> list[Path]:

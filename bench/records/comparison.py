@@ -8,7 +8,7 @@ from typing import Any
 
 from bench.analysis.comparison import LoadResult
 from bench.analysis.paired import Difference
-from bench.campaign import CellRun
+from bench.cell import CellRun
 from bench.records.store import RunFolder
 from bench.scenario import Scenario
 

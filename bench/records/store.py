@@ -13,6 +13,8 @@ from typing import Any
 from bench.errors import UsageError
 from bench.records.request import RequestRecord
 
+DRILLS_FILE = "faults.json"
+ROLLBACK_FILE = "rollback.json"
 ENGINE_FILE = "engine.jsonl"  # the engine's metrics over the time of the run, where they were read
 LAST_FILE = "vllm_bench.json"  # what is written last: a folder with it holds a whole run
 

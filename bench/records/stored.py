@@ -16,6 +16,9 @@ from bench.errors import UsageError
 from bench.records.request import RequestRecord, from_row
 from bench.records.store import ENGINE_FILE, LAST_FILE
 
+CUT_SUFFIX = ".cut"
+REPEATED_SUFFIX = ".invalid"
+
 
 @dataclass(frozen=True, slots=True)
 class StoredRun:
@@ -38,6 +41,11 @@ class StoredRun:
 
 def is_whole(folder: Path) -> bool:
     return (folder / LAST_FILE).is_file()
+
+
+def set_aside(folder: Path) -> int:
+    """How many INVALID runs were repeated: a reader of the others is to know."""
+    return len([path for path in folder.iterdir() if path.name.endswith(REPEATED_SUFFIX)])
 
 
 def read_run(folder: Path) -> StoredRun:

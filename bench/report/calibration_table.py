@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from bench.analysis.step_model import Estimate, Sample, StepModel, decode, prefill
 from bench.calibration import DECODE_PROMPT_TOKENS, DECODE_TOKENS, TOGETHER, Measured
-from bench.report.tables import milliseconds, table
+from bench.tables import milliseconds, table
 
 _TERMS = {
     "request_s": ("a request, beside its steps", 1e3, "ms"),

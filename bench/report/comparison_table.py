@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from bench.analysis.classes import ClassMeasure
 from bench.analysis.comparison import ArmResult, LoadResult, Ratio
 from bench.records.request import Outcome
-from bench.report.tables import NOTHING, milliseconds, rate, ratio, share, table
+from bench.tables import NOTHING, milliseconds, rate, ratio, share, table
 
 
 def describe(results: Sequence[LoadResult]) -> str:

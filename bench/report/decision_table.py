@@ -12,7 +12,7 @@ from bench.decision.evidence import Evidence
 from bench.decision.questions import Answer, ways
 from bench.decision.verdict import Decision
 from bench.decision.words import NOT_ANEW, Finding, Stage, Standing, Verdict
-from bench.report.tables import NOTHING, milliseconds, table
+from bench.tables import NOTHING, milliseconds, table
 
 SCHEMA_VERSION = 1
 _CHECKS = (

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from bench.diagnosis.advice import ADVICE
 from bench.diagnosis.findings import Diagnosis, Finding, GroupDiagnosis
-from bench.report.tables import NOTHING, milliseconds, table
+from bench.tables import NOTHING, milliseconds, table
 
 _HEAD = (
     "load", "mix", "arm", "runs", "good", "first token ms", "client", "gateway", "way", "engine queue",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bench.analysis.paired import Difference
-from bench.report.tables import NOTHING, table
+from bench.tables import NOTHING, table
 
 _NAMES = {
     "ttft_ms_p50": ("TTFT p50", "ms"),

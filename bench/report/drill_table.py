@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bench.report.tables import NOTHING, table
-
-FILE = "faults.json"
+from bench.tables import NOTHING, table
 
 
 def describe(drills: Sequence[Mapping[str, Any]]) -> str:

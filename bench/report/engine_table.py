@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bench.analysis.comparison import Load
-from bench.report.tables import NOTHING, table
+from bench.tables import NOTHING, table
 
 _HEAD = (
     "load", "mix", "arm", "running max", "waiting max", "KV max", "mean wait in the engine ms", "preemptions",

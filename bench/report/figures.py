@@ -14,10 +14,10 @@ from bench.analysis.comparison import ArmResult, Load, LoadResult
 from bench.analysis.measurements import by_class
 from bench.analysis.paired import Interval, interval
 from bench.analysis.quantiles import share_interval
+from bench.records.material import Material, ReportRun
 from bench.records.request import Outcome, Phase, RequestRecord
-from bench.report.material import Material, ReportRun
 from bench.report.svg import Axis, Bar, Point, Series, around, legend, linear, lines, logarithmic, stacked
-from bench.report.tables import milliseconds, rate, share
+from bench.tables import milliseconds, rate, share
 
 AGE_POINTS = 160
 CURVE_POINTS_MAX = 400

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from bench.analysis.knee import Rung, knee
 from bench.records.request import Outcome
-from bench.report.tables import milliseconds, rate, share, table
+from bench.tables import milliseconds, rate, share, table
 
 
 def describe(rungs: Sequence[Rung], share_min: float) -> str:

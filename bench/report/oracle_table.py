@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from bench.analysis.comparison import Load
 from bench.analysis.oracle import OverOracle
-from bench.report.tables import milliseconds, ratio, table
+from bench.tables import milliseconds, ratio, table
 
 _HEAD = ("load", "mix", "class", "arm", "requests", "oracle p50 ms", "p95", "measured ÷ oracle p50", "p95")
 _SAID = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bench.analysis.prediction import CLOSE, ArmPrediction
-from bench.report.tables import ratio, table
+from bench.tables import ratio, table
 
 
 def describe(found: Sequence[ArmPrediction]) -> str:

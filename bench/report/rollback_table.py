@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from bench.report.tables import NOTHING, table
-
-FILE = "rollback.json"
+from bench.tables import NOTHING, table
 
 
 def describe(said: Mapping[str, Any]) -> str:

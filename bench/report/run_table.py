@@ -6,7 +6,7 @@ from bench.analysis.classes import ClassMeasure
 from bench.analysis.measurements import Measurements
 from bench.analysis.validity import Verdict
 from bench.records.request import Outcome
-from bench.report.tables import NOTHING, milliseconds, rate, table
+from bench.tables import NOTHING, milliseconds, rate, table
 
 _HEAD = (
     "class", "offered", "completed", "in time", "refused", "expired", "timed out", "cancelled", "failed", "unfinished",

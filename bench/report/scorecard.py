@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from bench.analysis.comparison import Load
 from bench.analysis.measurements import ALL
 from bench.analysis.scores import COST_GAIN_MIN, RUN_REQUESTS_MIN, Score, Scorecard, ScoredRun, Spread, scorecard
-from bench.report.material import Material, ReportRun
-from bench.report.tables import NOTHING, milliseconds, rate, table
+from bench.records.material import Material, ReportRun
+from bench.tables import NOTHING, milliseconds, rate, table
 
 _HEAD = (
     "arm", "class", "runs", "offered/s", "completed/s", "first token p95 ms", "queue p95 ms", "end to end p95 ms",
@@ -25,7 +25,14 @@ _SAID = (
 def of(material: Material) -> Scorecard:
     """Of everything that lies in a folder of records."""
     runs = [ScoredRun(run.stored.folder.name, run.as_arm_run(), preemptions(run)) for run in material.runs]
-    return scorecard(runs, material.arms, material.limits, material.cost_per_hour, again=material.again)
+    return scorecard(
+        runs,
+        material.arms,
+        material.limits,
+        material.prices,
+        repeats=material.repeats,
+        again=material.again,
+    )
 
 
 def preemptions(run: ReportRun) -> float | None:
@@ -46,7 +53,7 @@ def _load(card: Scorecard, load: Load) -> str:
     parts = [f"### Scorecard: {load.label}, {load.mix}", table(_HEAD, [_row(each) for each in own])]
     without = [arm for other, arm in card.unmeasured if other == load]
     runs = dict.fromkeys((each.arm, each.runs) for each in own)
-    lines = [_choice(card, load)]
+    lines = [_choice(card, load), *_lacking(card, load)]
     lines += [f"no VALID run: {', '.join(without)}"] if without else []
     lines += [f"runs of {arm}: {', '.join(ids)}" for arm, ids in runs]
     return "\n\n".join([*parts, "\n".join(f"- {line}" for line in lines)])
@@ -61,18 +68,22 @@ def _choice(card: Scorecard, load: Load) -> str:
             return f"no choice: nothing limits {', '.join(free)}"
         if few := sorted({each.class_name for each in card.scores if each.load == load and each.too_few} - {ALL}):
             return f"no choice: fewer than {RUN_REQUESTS_MIN} requests of {', '.join(few)} show no such share"
-        return f"no choice: in none are {100 * card.good_share:g}% of every class in time"
-    by = "the lowest cost of an answer" if _priced(card, load) else "the least engine time for an answer"
+        return f"no choice: none has all its planned runs VALID and {100 * card.good_share:g}% of every class in time"
+    spread = "" if card.repeats > 1 else "; one run of each shows no spread"
+    by = "the lowest cost of an answer" if card.has_prices else "the least engine time for an answer"
     alike = f", or the first within {COST_GAIN_MIN:.0%} of it," if len(meeting) > 1 else ""
-    return f"{chosen}: {by}{alike} of those that meet every class's limits ({', '.join(meeting)})"
+    return f"{chosen}: {by}{alike} of those that meet every class's limits ({', '.join(meeting)}){spread}"
+
+
+def _lacking(card: Scorecard, load: Load) -> list[str]:
+    arms = dict.fromkeys(each.arm for each in card.scores if each.load == load)
+    counts = [(arm, card.repeats - lacking) for arm in arms if (lacking := card.lacking(load, arm))]
+    words = ", ".join(f"{arm} {count}" for arm, count in counts)
+    return [f"no choice, with fewer VALID runs than the {card.repeats} planned: {words}"] if words else []
 
 
 def _is_free(card: Scorecard, load: Load, name: str) -> bool:
     return all(each.in_time is None for each in card.scores if (each.load, each.class_name) == (load, name))
-
-
-def _priced(card: Scorecard, load: Load) -> bool:
-    return any(each.cost is not None for each in card.scores if each.load == load)
 
 
 def _row(score: Score) -> list[str]:

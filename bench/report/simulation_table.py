@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from bench.analysis.over_seeds import ArmOverSeeds, ClassOverSeeds, LoadOverSeeds, Spread
 from bench.records.request import Outcome
-from bench.report.tables import NOTHING, milliseconds, rate, share, table
+from bench.tables import NOTHING, milliseconds, rate, share, table
 
 GATEWAYS_SHOWN_MAX = 8
 _LATENCIES = ("ttft_ms.p50", "ttft_ms.p95", "ttft_ms.p99", "e2e_ms.p50", "e2e_ms.p95")

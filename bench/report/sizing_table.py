@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from bench.report.tables import table
 from bench.sizing.estimate import GIB, Estimate
+from bench.tables import table
 
 _LABEL = "An estimate before a measured run: weights and KV follow from the config, the overhead is a rule of thumb."
 

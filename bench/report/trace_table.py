@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from bench.report.tables import NOTHING, rate, table
+from bench.tables import NOTHING, rate, table
 from bench.trace import jsonl
 from bench.trace.arrivals import Trace
 from bench.trace.portrait import Portrait, portrait

@@ -12,13 +12,13 @@ from bench.analysis.measurements import ALL
 from bench.analysis.oracle import EngineSteps, OverOracle, over_oracle
 from bench.analysis.paired import Difference, differences
 from bench.analysis.scores import Scorecard
+from bench.records.material import Material, ReportRun
 from bench.records.request import Outcome
 from bench.report import difference_table, engine_table, oracle_table, scorecard
 from bench.report.comparison_table import describe
 from bench.report.figures import Figures
-from bench.report.material import Material, ReportRun
 from bench.report.page import blocks, document
-from bench.report.tables import NOTHING, table
+from bench.tables import NOTHING, table
 
 REASONS_SHOWN = 12
 
@@ -107,23 +107,22 @@ class Report:
         return engine_table.describe(found)
 
     def _costs(self) -> str:
-        per_hour = self.material.cost_per_hour
-        if per_hour is None:
-            return ""
         rows = []
         for result in self.results:
             for arm in result.arms:
+                per_hour = self.material.prices.get(arm.arm)
+                if per_hour is None:
+                    continue
                 everything = arm.classes[ALL]
                 found = cost(everything, per_hour)
-                prices = (found.per_accepted_response, found.per_response_in_time)
+                prices = (per_hour, found.per_accepted_response, found.per_response_in_time)
                 answered = str(everything.outcomes[Outcome.COMPLETED])
                 shown = (NOTHING if price is None else f"{price:.4g}" for price in prices)
                 rows.append([result.load.label, result.load.mix, arm.arm, answered, *shown])
-        head = ("load", "mix", "arm", "completed", "cost of an accepted response", "of one in time")
-        said = (
-            f"All engines together cost {per_hour:g} an hour; all of the window is paid for, "
-            "and the answers that ended in it alone divide it."
-        )
+        if not rows:
+            return ""
+        head = ("load", "mix", "arm", "completed", "engines an hour", "cost of an accepted response", "of one in time")
+        said = "All of the window is paid for, and the answers that ended in it alone divide it."
         return f"### Cost\n\n{said}\n\n{table(head, rows)}"
 
 

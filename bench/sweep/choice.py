@@ -1,7 +1,7 @@
 """The cell to choose: it meets every class's limits under every load, at the lowest cost of an accepted response. Pure.
 
-Not the highest throughput. A cell that lacks a VALID run of some load has not shown that it meets its limits there. Of
-cells that cost alike the baseline is chosen, or what is first in the plan: a change has to earn its place.
+Not the highest throughput. A cell that lacks a VALID run that was planned has not shown that it meets its limits in it.
+Of cells that cost alike the baseline is chosen, or what is first in the plan: a change has to earn its place.
 """
 
 from __future__ import annotations
@@ -53,9 +53,8 @@ def choose(card: Scorecard, arms: Sequence[str], loads: Sequence[Load]) -> Choic
     """arms: in the order of the plan, the baseline first. loads: all that were planned."""
     misses = {arm: why for arm in arms if arm not in card.again and (why := _miss(card, arm, loads))}
     meeting = [arm for arm in arms if arm not in misses and arm not in card.again]
-    priced = all(card.of(load, arm)[ALL].cost is not None for arm in meeting for load in loads)
-    costs = {arm: fmean(_cost(card, arm, load, priced=priced) for load in loads) for arm in meeting}
-    return Choice(next(iter(worth_no_change(costs)), None), costs, not priced, misses)
+    costs = {arm: fmean(card.price(load, arm) for load in loads) for arm in meeting}
+    return Choice(next(iter(worth_no_change(costs)), None), costs, not card.has_prices, misses)
 
 
 def _miss(card: Scorecard, arm: str, loads: Sequence[Load]) -> str:
@@ -73,10 +72,7 @@ def _miss(card: Scorecard, arm: str, loads: Sequence[Load]) -> str:
         missed = [name for name, score in own.items() if name != ALL and not score.meets(card.good_share)]
         if missed:
             return f"misses the limits of {', '.join(missed)} under {load.label}, {load.mix}"
+        if lacking := card.lacking(load, arm):
+            said = f"{card.repeats - lacking} of {card.repeats} planned runs are VALID under {load.label}, {load.mix}"
+            return f"{said}: what is not is not passed"
     return ""
-
-
-def _cost(card: Scorecard, arm: str, load: Load, *, priced: bool) -> float:
-    everything = card.of(load, arm)[ALL]
-    found = everything.cost if priced else everything.engine_seconds
-    return math.inf if found is None else found

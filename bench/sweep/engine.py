@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 import uvloop
 
-from bench.children import guarded, lives, members
+from bench.children import guarded, lives, members, wait_until_gone
 from bench.direct import ASK_S_MAX, direct, page, page_object
 from bench.engine.metrics import Reading, parse
 from bench.engine.speed_probe import probe
@@ -34,6 +34,7 @@ from bench.sweep.settings import EngineCommand
 LOG_LINES_SHOWN = 15
 LOG_BYTES_READ = 16 * 1024 * 1024
 MARK_BYTES = 4096
+GROUP_SUFFIX = ".group"
 POLL_S = 0.25
 CLOCK_S_TOLERATED = 5.0  # its own note of its start is of whole seconds, and of another clock in a container
 
@@ -94,13 +95,16 @@ def started(engine: EngineCommand, log: Path, model: str, key: str | None, folde
 
     Raises UsageError where somebody else answers already, StartError and UnfitError.
     """
+    _wait_for_left_behind(log.parent)
     refuse_taken(engine)
     said_in = _Log(log) if engine.log_file is None else _as_it_lies(engine.log_file)
     environment = {**os.environ, **engine.environment}
     with (
         log.open("wb") as file,
+        _forgotten_at_its_end(log.with_suffix(GROUP_SUFFIX)) as note,
         guarded(engine.command, stdout=file, stderr=subprocess.STDOUT, env=environment, cwd=folder) as process,
     ):
+        note.write_text(str(process.pid), encoding="ascii")
         began_at, began_s = time.time_ns() / 1e9, time.monotonic()
         _wait_until_ready(engine, process, said_in)
         ready_s = time.monotonic() - began_s
@@ -110,6 +114,24 @@ def started(engine: EngineCommand, log: Path, model: str, key: str | None, folde
             raise UnfitError(f"what answers at {engine.base_url} was started before the engine: it is another one")
         warm_up = warmed(engine, model, key)
         yield Started(process, heard, version, ready_s, warm_up, _ready_url(engine), said_in)
+
+
+@contextmanager
+def _forgotten_at_its_end(note: Path) -> Iterator[Path]:
+    """A note of an engine's process group, which stays where this process is killed and cannot end the engine."""
+    try:
+        yield note
+    finally:
+        note.unlink(missing_ok=True)
+
+
+def _wait_for_left_behind(folder: Path) -> None:
+    """Engines of a killed session have their port, and their device's memory, until their guards have ended them."""
+    for note in folder.glob(f"*{GROUP_SUFFIX}"):
+        group = note.read_text(encoding="ascii")
+        if group.isdigit():  # else it was cut as it was written
+            wait_until_gone(int(group))
+        note.unlink()
 
 
 def refuse_taken(engine: EngineCommand) -> None:

@@ -14,6 +14,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from bench.engine import start_log
 from deploy.engine import home as homes
 from deploy.engine import install, readback, running
 from deploy.engine.flags import EngineFlags
@@ -204,9 +205,9 @@ def _proved(engine: Engine, home: Home) -> Engine:
     card = readback.served_model(engine.base_url)
     if not engine.alive or card["root"] != str(home.model):
         raise EngineError(f"another server answers on port {engine.port}{_reason(engine.log)}")
-    log_text = engine.log.read_text(encoding="utf-8", errors="replace")
     try:
-        effective = readback.effective_flags(log_text, readback.fetch(engine.base_url + "/metrics"))
+        said = start_log.last_start(engine.log)
+        effective = readback.effective_flags(said, readback.fetch(engine.base_url + "/metrics"))
     except ValueError as error:
         raise EngineError(f"`{engine.name}` does not tell its flags: {error} ({engine.log})") from error
     differences = engine.flags.differences(effective)

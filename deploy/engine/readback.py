@@ -1,26 +1,22 @@
 """What a started engine says about itself: in its log, in /metrics, in /v1/models.
 
-Owns the parsing of those three. vLLM tells its scheduling policy in one log line and nowhere else (unless in its
+Owns which of them tells what. vLLM tells its scheduling policy in one log line and nowhere else (unless in its
 development mode, which opens dangerous routes), and leaves out of that line what equals its defaults.
 """
 
 from __future__ import annotations
 
-import ast
 import json
-import re
 import urllib.request
 from typing import Any
 
+from bench.direct import direct
+from bench.engine import start_log
+from bench.engine.metrics import parse
+
 HTTP_TIMEOUT_S = 10
-NON_DEFAULT_ARGS = re.compile(r"non-default args: (\{.*\})\s*$", re.MULTILINE)
-CACHE_CONFIG = re.compile(r"^vllm:cache_config_info\{(.*)\}", re.MULTILINE)
-LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
-
-# What absence from the log line means. max_num_batched_tokens and max_num_seqs are always in it: the kit states them.
-ABSENT_MEANS = {"scheduling_policy": "fcfs", "long_prefill_token_threshold": 0}
-
-_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # loopback, whatever the proxy variables say
+# max_num_batched_tokens and max_num_seqs are always in the log's line: the kit states them.
+_OF_THE_LOG = ("scheduling_policy", "long_prefill_token_threshold", "max_num_batched_tokens", "max_num_seqs")
 
 
 def effective_flags(log_text: str, metrics_text: str) -> dict[str, Any]:
@@ -28,21 +24,17 @@ def effective_flags(log_text: str, metrics_text: str) -> dict[str, Any]:
 
     Raises ValueError where the log has no line of arguments, or the metrics no cache configuration.
     """
-    line = NON_DEFAULT_ARGS.search(log_text)
-    if line is None:
+    stated = start_log.arguments(log_text)
+    if stated is None:
         raise ValueError("the log has no `non-default args` line")
-    stated = ast.literal_eval(line.group(1))
-    effective: dict[str, Any] = {
-        name: stated.get(name, ABSENT_MEANS.get(name))
-        for name in ("scheduling_policy", "long_prefill_token_threshold", "max_num_batched_tokens", "max_num_seqs")
-    }
-    cache = CACHE_CONFIG.search(metrics_text)
-    if cache is None:
+    labels = parse(metrics_text).cache_config
+    if not labels:
         raise ValueError("/metrics has no vllm:cache_config_info")
-    labels = dict(LABEL.findall(cache.group(1)))
-    effective["enable_prefix_caching"] = labels["enable_prefix_caching"] == "True"
-    effective["kv_tokens"] = int(labels["kv_cache_size_tokens"])
-    return effective
+    return {
+        **{name: stated.get(name, start_log.ABSENT_MEANS.get(name)) for name in _OF_THE_LOG},
+        "enable_prefix_caching": labels["enable_prefix_caching"] == "True",
+        "kv_tokens": int(labels["kv_cache_size_tokens"]),
+    }
 
 
 def served_model(base_url: str) -> dict[str, Any]:
@@ -54,7 +46,7 @@ def served_model(base_url: str) -> dict[str, Any]:
 def fetch(url: str, timeout_s: float = HTTP_TIMEOUT_S, bearer: str | None = None) -> str:
     """The body of a 200 answer. Raises OSError (URLError, HTTPError, timeouts) otherwise, ValueError for no URL."""
     headers = {} if bearer is None else {"Authorization": f"Bearer {bearer}"}
-    with _direct.open(urllib.request.Request(url, headers=headers), timeout=timeout_s) as reply:  # noqa: S310 - as given
+    with direct.open(urllib.request.Request(url, headers=headers), timeout=timeout_s) as reply:  # noqa: S310 - as given
         body: bytes = reply.read()
     return body.decode()
 

@@ -112,6 +112,13 @@ def test_a_policy_and_a_threshold_that_the_log_leaves_out_are_the_defaults():
     assert (effective["scheduling_policy"], effective["long_prefill_token_threshold"]) == ("fcfs", 0)
 
 
+def test_the_last_start_counts_also_where_it_was_asked_for_what_is_no_plain_value():
+    """vLLM prints objects of its own there as they come."""
+    again = LOG.replace("'max_num_seqs': 128", "'max_num_seqs': 64, 'compilation_config': CompilationConfig(mode=3)")
+    assert again != LOG
+    assert readback.effective_flags(LOG + again, METRICS)["max_num_seqs"] == 64
+
+
 @pytest.mark.parametrize(("log", "metrics"), [("", METRICS), (LOG, "")])
 def test_an_engine_that_tells_nothing_is_not_believed(log, metrics):
     with pytest.raises(ValueError, match="has no"):

@@ -9,7 +9,7 @@ import argparse
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.commands.arguments import whole
+from bench.argument_types import whole
 from bench.errors import UsageError
 from bench.simulation.emulator import faults
 from bench.simulation.emulator.faults import Fault

@@ -163,8 +163,12 @@ def test_a_rollback_is_rehearsed_undone_and_then_made(
         assert set(streams["ended_how"]) <= {"failed:in_band_draining", "refused:draining"}
         assert streams["finished"] + streams["ended_at_deadline"] == streams["open_at_switch"]
 
+    capsys.readouterr()
     assert manifest("rollback", baseline) == 0
-    assert "is in force" in capsys.readouterr().out
+    said = capsys.readouterr()
+    assert "is in force" in said.out
+    for line in ("policy: passthrough until now, short-first again", "engines.a.weight: 0 until now, 1 again"):
+        assert f"    {line}" in (said.out + said.err).splitlines()
     assert served.file.read_bytes() == baseline_yaml
     assert served.state()["policy"]["name"] == "short-first"
     assert manifest("verify", baseline, "--live") == 0
@@ -189,7 +193,7 @@ def test_what_a_gateway_does_not_take_changes_nothing(
     assert "only what is kept warm can be gone back to" in capsys.readouterr().err
     assert served.file.read_bytes() == found and served.state()["policy"]["name"] == "short-first"
 
-    # Where the gateway does not find the baseline up, nobody's stream is ended for it.
+    # Where the gateway does not find the baseline up, nobody's stream is ended for it; and a broken file is no hindrance.
     made = sealed.load(baseline)
     ghost = made.model_copy(
         update={
@@ -197,9 +201,11 @@ def test_what_a_gateway_does_not_take_changes_nothing(
             "routing": made.routing.model_copy(update={"target": ["ghost"]}),
         }
     )
+    served.file.write_bytes(b"engines: [")
     said: list[str] = []
     assert not rollback.perform(ghost, Place(served.ops_url, served.file), {}, said.append)
     assert "ghost: not up at the gateway. Nothing is ended" in said[-1]
+    assert any("all of it: what is there now is no gateway.yaml" in each for each in said)
     served.file.write_bytes(found)
     for copy in served.folder.glob("gateway.yaml.before-*"):
         copy.unlink()

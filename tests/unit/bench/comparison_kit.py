@@ -16,8 +16,8 @@ from bench.analysis.classes import Window
 from bench.analysis.limits import parse_limits
 from bench.analysis.measurements import put_together
 from bench.analysis.validity import judge
-from bench.campaign import CellRun
 from bench.campaign_plan import CampaignPlan, Gateways, PoliciesPlan
+from bench.cell import CellRun
 from bench.engine import around
 from bench.engine.around import Around
 from bench.engine.metrics import Reading
@@ -31,7 +31,7 @@ from bench.records.request import TIME_DIGITS, Outcome, Phase, RequestRecord
 from bench.records.run import RunConfig
 from bench.records.store import RunFolder
 from bench.records.vllm_flat import flat
-from bench.scenario import Scenario
+from bench.scenario import Scenario, price_of
 from bench.trace.arrivals import Arrival, Trace
 from bench.trace.jsonl import sha256
 
@@ -193,7 +193,7 @@ def _run_json(run_id: str, scenario: Scenario, cell: Cell, trace: Trace, facts: 
         goodput=scenario.goodput,
         lag_tolerance_ms=scenario.lag_tolerance_ms,
         cache_salted=scenario.cache_salt,
-        engine_cost_per_hour=scenario.engine_cost_per_hour,
+        engine_cost_per_hour=price_of(scenario.engine_cost_per_hour, cell.arm.name),
         metadata=scenario.metadata,
         client_processes=1,
     )

@@ -39,11 +39,10 @@ from bench.errors import UsageError
 from bench.faults.expectations import Check
 from bench.manifest import sealed
 from bench.order import Cell
+from bench.records import material
+from bench.records.material import ReportRun
 from bench.records.request import Outcome, RequestRecord
-from bench.records.store import RunFolder
-from bench.report import material, rollback_table
-from bench.report.drill_table import FILE as DRILL_FILE
-from bench.report.material import ReportRun
+from bench.records.store import DRILLS_FILE, ROLLBACK_FILE, RunFolder
 from bench.scenario import Scenario
 
 BUSY = {"num_prompts": 160}
@@ -85,7 +84,7 @@ def drilled(
         }
         for name in names
     ]
-    folder.write_json(DRILL_FILE, {"command": [], "policy": policy, "drills": held})
+    folder.write_json(DRILLS_FILE, {"command": [], "policy": policy, "drills": held})
     for each in held:
         RunFolder(folder.path, str(each["run_id"])).write_json("run.json", {"policy_sha256": policy_of(policy)})
     return folder.path
@@ -99,7 +98,7 @@ def rehearsed(folder: Path, *, held: bool = True, first: str = "first", second: 
     candidate = a_manifest(folder, "candidate", policy_sha256=policy_of(second), baseline=baseline)
     rehearsal = RunFolder(folder, "rollback")
     rehearsal.write_json(
-        rollback_table.FILE,
+        ROLLBACK_FILE,
         {
             "rehearsed_at": "2026-01-01T00:00:00Z",
             "manifest_sha256": baseline.sha256,

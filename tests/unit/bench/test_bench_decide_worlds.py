@@ -18,9 +18,9 @@ from bench.decision.terms import DRILLS, Terms
 from bench.decision.verdict import Decision, decide
 from bench.decision.words import Verdict
 from bench.manifest import sealed
+from bench.records import material
+from bench.records.material import Material, ReportRun
 from bench.records.request import RequestRecord
-from bench.report import material
-from bench.report.material import Material, ReportRun
 
 ARMS, SEEDS = ("first", "second", "third"), (1, 2, 3)
 RATE = 2.0

@@ -28,12 +28,12 @@ from bench.diagnosis.findings import Certainty, GroupDiagnosis
 from bench.diagnosis.moments import moments
 from bench.diagnosis.rules import ABSENT, RULES, Constraint
 from bench.load.pacing import Windows
+from bench.records.material import Material, ReportRun
 from bench.records.request import Outcome, RequestRecord
 from bench.records.store import RunFolder
 from bench.records.stored import StoredRun, read_run
 from bench.records.vllm_flat import flat
 from bench.report.diagnosis_table import describe
-from bench.report.material import Material, ReportRun
 from bench.simulated import DIRECT, SimulatedEngine
 from bench.simulation.play import _caller, _record, senders
 from bench.simulation.profiles import PROFILES

@@ -256,6 +256,20 @@ def test_a_candidate_is_a_change_to_its_baseline_and_differs_in_just_that(tmp_pa
     assert differences.between(baseline, baseline) == []
 
 
+def test_what_goes_back_beside_what_a_manifest_is_about_is_told_key_by_key() -> None:
+    """A rollback puts the whole file back: also what others changed in it since."""
+    a, b = {"name": "a", "url": "http://a"}, {"name": "b", "url": "http://b", "weight": 0}
+    then = {"engines": [a, b], "limits": {"body_bytes_max": 1}}
+    now = {"engines": [{**b, "weight": 1}, a], "limits": {"body_bytes_max": 2, "keepalive_s": 5}}
+    found = {each.field: (each.found, each.stated) for each in differences.of_settings(now, then)}
+    assert found == {
+        "engines.b.weight": (1, 0),
+        "limits.body_bytes_max": (2, 1),
+        "limits.keepalive_s": (5, differences.ABSENT),
+    }
+    assert differences.of_settings(then, {**then, "engines": [b, a]}) == []
+
+
 def test_a_candidate_has_no_image_of_another_version_and_no_revision_of_another_model(baseline: Manifest) -> None:
     with pytest.raises(UsageError, match=r"image_digest: the baseline's is of 0\.32\.0, and not of 0\.33\.0: `docker"):
         fields(seen(CANARY, b=an_engine(version="0.33.0")), baseline)

@@ -14,9 +14,9 @@ from bench.analysis.knee import Rung, knee, next_rate
 from bench.analysis.limits import parse_limits
 from bench.load.outcomes import Ending
 from bench.load.tally import RECENT, Tally
+from bench.progress import Progress, TimeLeft, duration, line
 from bench.records.request import Outcome
 from bench.report.ladder_table import describe
-from bench.report.progress import Progress, TimeLeft, duration, line
 
 
 def a_tally(*endings: Outcome | None) -> Tally:

@@ -12,7 +12,7 @@ from bench.analysis.measurements import put_together
 from bench.analysis.validity import Verdict
 from bench.records.request import Outcome
 from bench.report import comparison_table, run_table
-from bench.report.tables import milliseconds, rate, ratio, share, table
+from bench.tables import milliseconds, rate, ratio, share, table
 
 LIMITS = parse_limits(["short:ttft:500"], "--goodput")
 WINDOW = Window(0.0, 10.0)

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from bench_kit import a_record, a_stored_run
 
-from bench.campaign import Campaign, set_aside
+from bench.campaign import Campaign
 from bench.cli import main
 from bench.errors import UsageError
 from bench.records.hold import held
+from bench.records.stored import set_aside
 
 SCENARIO = {
     "version": 1,

@@ -16,9 +16,9 @@ from comparison_kit import Facts, Planned, a_comparison, a_scenario, completed, 
 from bench.analysis.scores import COST_GAIN_MIN, Scorecard, worth_no_change
 from bench.cli import main
 from bench.decision.terms import Terms
+from bench.records.material import read
 from bench.records.request import Outcome, RequestRecord
 from bench.report import scorecard
-from bench.report.material import read
 
 PER_HOUR = 3.6
 
@@ -119,6 +119,35 @@ def test_the_choice_is_the_cheapest_answer_of_those_that_meet_every_limit(tmp_pa
     assert card.meeting(load) == ["slow", "good"] and card.choice(load) == "good"
 
 
+@pytest.mark.parametrize(
+    ("prices", "choice", "by"),
+    [
+        ({"first": 4.0, "second": 8.0}, "first", "the lowest cost of an answer"),
+        ({"*": 4.0, "second": 8.0}, "first", "the lowest cost of an answer"),
+        (4.0, "second", "the lowest cost of an answer"),
+        ({"second": 1.0}, "second", "the least engine time for an answer"),  # money beside engine seconds says nothing
+        (None, "second", "the least engine time for an answer"),
+    ],
+)
+def test_an_arm_with_more_engines_is_as_dear_as_they_are(tmp_path: Path, prices: Any, choice: str, by: str) -> None:
+    """second ends more answers inside the window, on engines that may cost twice as much."""
+
+    def answer(planned: Planned) -> RequestRecord:
+        is_long_after = planned.cell.arm.name == "first" and planned.class_name == "long"
+        return completed(planned, ttft_ms=3000.0, decode_ms=300_000.0) if is_long_after else prompt(planned)
+
+    scenario = a_scenario(engine_cost_per_hour=prices, goodput=["short:ttft:500", "long:ttft:9000"])
+    card = card_of(a_comparison(tmp_path, scenario, answer))
+    (load,) = card.loads()
+    assert card.meeting(load) == ["first", "second"] and card.choice(load) == choice
+    assert f"{choice}: {by}" in scorecard.describe(card)
+
+
+def test_a_price_of_an_arm_that_is_not_there_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"engine_cost_per_hour names thrid, which is no arm: first, second"):
+        a_scenario(engine_cost_per_hour={"*": 4.0, "thrid": 8.0})
+
+
 def test_who_saves_too_little_is_not_worth_a_change() -> None:
     assert worth_no_change({"first": 1.0, "second": 0.951, "third": 1.1}) == ["first", "second"]
     assert worth_no_change({"first": 1.0, "second": 0.949}) == ["second"]
@@ -150,7 +179,27 @@ def test_a_run_that_is_invalid_takes_no_part_and_hides_no_other(tmp_path: Path) 
     card = card_of(a_comparison(tmp_path, a_scenario(), answer, facts=late))
     (load,) = card.loads()
     assert {arm: len(card.of(load, arm)["all"].runs) for arm in ("first", "second")} == {"first": 2, "second": 3}
-    assert card.meeting(load) == ["first"]
+    assert {arm: card.of(load, arm)["long"].meets(0.95) for arm in ("first", "second")} == {
+        "first": True,
+        "second": False,
+    }
+
+
+@pytest.mark.parametrize("lacks", [1, 2])
+def test_an_arm_of_which_a_planned_run_is_not_valid_is_no_choice_and_it_is_said(tmp_path: Path, lacks: int) -> None:
+    """However good the others are: what the INVALID one would have shown is not known."""
+    late = lambda cell: Facts(late_ms=400.0 if cell.arm.name == "first" and cell.block.seed <= lacks else 0.0)  # noqa: E731
+    card = card_of(a_comparison(tmp_path, a_scenario(), prompt, facts=late))
+    (load,) = card.loads()
+    assert card.meeting(load) == ["second"] and card.choice(load) == "second"
+    assert f"fewer VALID runs than the 3 planned: first {3 - lacks}\n" in scorecard.describe(card)
+    assert card.to_json()["runs_planned_of_each"] == 3
+
+
+def test_a_choice_over_one_run_of_each_says_that_it_shows_no_spread(tmp_path: Path) -> None:
+    once, often = a_scenario(seeds=[1]), a_scenario(seeds=[1], repeats=2)
+    said = [scorecard.describe(card_of(a_comparison(tmp_path, each, prompt))) for each in (once, often)]
+    assert ["one run of each shows no spread" in each for each in said] == [True, False]
 
 
 def test_an_arm_without_a_valid_run_is_named_and_no_choice(tmp_path: Path) -> None:

@@ -281,6 +281,7 @@ def card(
     invalid: str = "",
     limits=LIMITS,
     requests: int = 20,
+    repeats: int = 1,
 ) -> Scorecard:
     """By cell, when the last two of the answers of each run ended: later than 20 s is outside of the window, and dearer."""
     runs = []
@@ -289,9 +290,12 @@ def card(
             first_token_ms = 1900.0 if cell == late and load is LOADS[1] else 1200.0
             records = [a_record(first_token_ms=first_token_ms) for _ in range(requests - 2)]
             records += [a_record(first_token_ms=first_token_ms, ended_ms=end_ms)] * 2
-            valid = not (cell == invalid and load is LOADS[1])
-            runs.append(ScoredRun(f"run-{cell}", ArmRun(load, "seed 1", cell, valid, Window(0.0, 20.0), records)))
-    return scorecard(runs, list(ends_ms), limits, per_hour)
+            for number in range(repeats):
+                valid = not (cell == invalid and load is LOADS[1] and number == 0)
+                arm_run = ArmRun(load, f"seed {number}", cell, valid, Window(0.0, 20.0), records)
+                runs.append(ScoredRun(f"run-{cell}-{number}", arm_run))
+    prices = {} if per_hour is None else dict.fromkeys(ends_ms, per_hour)
+    return scorecard(runs, list(ends_ms), limits, prices, repeats=repeats)
 
 
 INSIDE, OUTSIDE = 2000.0, 21000.0
@@ -319,6 +323,13 @@ def test_a_cell_without_a_valid_run_of_a_load_is_not_passed() -> None:
     assert found.misses == {"a": "no VALID run under load 0.9, 80/20: INVALID, not passed"}
     only = choose(card({"B0": OUTSIDE}, late="B0"), ["B0"], LOADS)
     assert only.cell is None and str(only).startswith("No choice") and "cell" not in only.to_json()
+
+
+def test_a_cell_that_lacks_one_of_its_planned_runs_is_no_choice_however_cheap_the_others_are() -> None:
+    ends_ms = {"B0": OUTSIDE, "a": INSIDE}
+    found = choose(card(ends_ms, invalid="a", repeats=3), list(ends_ms), LOADS)
+    why = "2 of 3 planned runs are VALID under load 0.9, 80/20: what is not is not passed"
+    assert (found.cell, found.misses) == ("B0", {"a": why})
 
 
 def test_a_cell_of_which_no_answer_came_inside_the_window_costs_without_end_and_can_be_written_down() -> None:

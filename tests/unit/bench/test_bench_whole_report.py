@@ -16,8 +16,8 @@ import pytest
 from bench.analysis.ages import oldest_ages_s
 from bench.analysis.paired import interval, student
 from bench.cli import main
+from bench.records.material import read
 from bench.records.request import Outcome, Phase, RequestRecord, from_row
-from bench.report.material import read
 from bench.report.whole_report import report
 
 ARMS = ("first", "second", "first-again")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Self, TextIO
 
 from bench.load.tally import ClassTally, Tally
 from bench.records.request import Outcome
-from bench.report.tables import NOTHING, milliseconds
+from bench.tables import NOTHING, milliseconds
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 
 REFRESH_S = 1.0
 LINE_EVERY_S = 15.0
+
+
+def say(text: str) -> None:
+    """For whoever watches: stdout is for the result."""
+    print(text, file=sys.stderr, flush=True)
 
 
 class TimeLeft:

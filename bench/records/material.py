@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from bench.analysis.comparison import ArmRun, Load
 from bench.analysis.limits import Limits, parse_limits
-from bench.campaign import set_aside
 from bench.errors import UsageError
 from bench.records import comparison, stored
 from bench.records.stored import StoredRun
+from bench.scenario import price_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +29,9 @@ class ReportRun:
 class Material:
     """One run, a comparison or a ladder. arms: in the order of the scenario; again: those that are the first one.
 
-    repeated: INVALID runs whose cells were run once more. about: of each arm, for the reader.
+    prices: of an hour of the engines behind an arm, where that is known. repeats: runs that were planned of each arm
+    under each load, over all seeds. repeated: INVALID runs whose cells were run once more. about: of each arm, for the
+    reader.
     chunk_tokens: what each arm's engine takes of one prompt in a step; absent where that is not known.
     """
 
@@ -40,8 +41,9 @@ class Material:
     arms: Sequence[str]
     again: Sequence[str]
     limits: Limits
-    cost_per_hour: float | None
+    prices: Mapping[str, float]
     planned: int
+    repeats: int = 1
     knee_per_s: float | None = None
     repeated: int = 0
     about: Mapping[str, str] = field(default_factory=dict)
@@ -80,7 +82,8 @@ def _comparison(folder: Path) -> Material:
             for cell in order
         ]
         arms = [arm["name"] for arm in scenario["arms"]]
-        planned = _planned(scenario)
+        repeats = len(scenario["seeds"]) * int(scenario["repeats"])
+        loads = len(scenario.get("loads") or scenario.get("rates_per_s") or ()) * len(scenario["mixes"])
     except (KeyError, TypeError) as error:
         raise UsageError(f"{folder / comparison.FILE}: not of this version of the bench ({error}).") from error
     if not runs:
@@ -92,18 +95,18 @@ def _comparison(folder: Path) -> Material:
         arms=arms,
         again=[arm["name"] for arm in scenario["arms"] if arm.get("again")],
         limits=parse_limits(scenario["goodput"], "goodput"),
-        cost_per_hour=scenario.get("engine_cost_per_hour"),
-        planned=len(runs) if "good_share" in said else planned,
+        prices=_known({arm: price_of(scenario.get("engine_cost_per_hour"), arm) for arm in arms}),
+        planned=len(runs) if "good_share" in said else loads * repeats * len(arms),
+        repeats=repeats,
         knee_per_s=said.get("knee_per_s"),
-        repeated=set_aside(folder),
+        repeated=stored.set_aside(folder),
         chunk_tokens={arm["name"]: arm["chunk_tokens_max"] for arm in scenario["arms"] if arm.get("chunk_tokens_max")},
         about={arm["name"]: arm["about"] for arm in scenario["arms"] if arm.get("about")},
     )
 
 
-def _planned(scenario: Mapping[str, Any]) -> int:
-    loads = len(scenario.get("loads") or scenario.get("rates_per_s") or ())
-    return loads * len(scenario["mixes"]) * len(scenario["seeds"]) * int(scenario["repeats"]) * len(scenario["arms"])
+def _known(prices: Mapping[str, float | None]) -> dict[str, float]:
+    return {arm: price for arm, price in prices.items() if price is not None}
 
 
 def _single(folder: Path) -> Material:
@@ -117,7 +120,7 @@ def _single(folder: Path) -> Material:
         arms=[arm],
         again=[],
         limits=parse_limits(run.run["goodput"], "goodput"),
-        cost_per_hour=run.run.get("engine_cost_per_hour"),
+        prices=_known({arm: run.run.get("engine_cost_per_hour")}),
         planned=1,
     )
 
