@@ -104,7 +104,7 @@ async def test_an_upgrade_that_is_asked_for_is_not_made_and_the_connection_serve
                 assert (await client.read_answer()).status == 200
     assert [post.body for post in engine.posts] == [BODY] * 6
     names = {name for post in engine.posts for name, _ in post.headers}
-    assert names == {"host", "content-type", "x-request-id", "content-length"}
+    assert names == {"host", "accept-encoding", "content-type", "x-request-id", "content-length"}
 
 
 async def test_headers_and_trailers_without_end_are_cut_off_within_their_bound(tmp_path):
