@@ -24,6 +24,8 @@ _SAME = (
     "duration_s",
     "warmup_s",
     "burstiness",
+    "seeds",
+    "repeats",
 )
 
 

@@ -52,23 +52,22 @@ def execute(args: argparse.Namespace, command: Sequence[str]) -> int:
     check_classes("goodput", set(limits), {SHORT, LONG})
     profiles = _profiles(args)
     made = [study.setups(scenario, profile, base) for profile in profiles]
-    measured = None if args.measured is None else _measured(args.measured, scenario)
-    blocks = study.once_each(scenario) if measured is None else _blocks(scenario, measured, args.measured)
-    todo = [
-        task
-        for each in made
-        for task in study.tasks(scenario, each, limits, blocks, keeps_records=measured is not None)
-    ]
-    valid = [] if args.measured is None else valid_runs(args.measured)
-    if measured is not None:
-        todo = _at_their_speed(todo, valid, args.speed_from)
+    record: Mapping[str, Any] | None = None
+    measured: Sequence[StoredRun] = ()
+    blocks = study.once_each(scenario)
+    if args.measured is not None:
+        record, measured = _record(args.measured, scenario), valid_runs(args.measured)
+        blocks = _blocks(scenario, record, args.measured)
+    keeps_records = record is not None
+    todo = [task for each in made for task in study.tasks(scenario, each, limits, blocks, keeps_records=keeps_records)]
+    if record is not None:
+        todo = _at_their_speed(todo, measured, args.speed_from)
     folder = RunFolder(args.result_dir, f"{scenario.name}-simulated-{new_run_id()}")
     began = time.perf_counter()
     runs = study.run_all(todo, args.jobs, lambda done: _say(f"[{done}/{len(todo)}]"))
     took_s = time.perf_counter() - began
     each_runs = [runs[at : at + len(todo) // len(made)] for at in range(0, len(todo), len(todo) // len(made))]
-    by_cell = {run.cell_id: run for run in valid}
-    found = [] if measured is None else held_against(scenario, each_runs, limits, measured, by_cell)
+    found = [] if record is None else held_against(scenario, each_runs, limits, record, measured)
     simulated = Simulated(scenario, profiles[0], made[0], each_runs[0], found)
     folder.write_json("simulation.json", simulated.to_json(command))
     print(describe(simulated.over_seeds()))
@@ -99,13 +98,13 @@ def _at_their_speed(todo: Sequence[Task], runs: Sequence[StoredRun], source: str
     return [replace(task, slower=found.get(task.cell_id, 1.0)) for task in todo]
 
 
-def _blocks(scenario: Scenario, measured: Mapping[str, Any], path: Path) -> list[Block]:
-    if found := study.as_measured(scenario, measured):
+def _blocks(scenario: Scenario, record: Mapping[str, Any], path: Path) -> list[Block]:
+    if found := study.as_measured(scenario, record):
         return found
     raise UsageError(f"--measured: {path}: no trace of {scenario.name} counts in it: no arm has a VALID run of one.")
 
 
-def _measured(path: Path, scenario: Scenario) -> dict[str, Any]:
+def _record(path: Path, scenario: Scenario) -> dict[str, Any]:
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

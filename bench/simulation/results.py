@@ -75,9 +75,10 @@ def held_against(
     each_runs: Sequence[Sequence[Run]],
     limits: Limits,
     record: Mapping[str, Any],
-    measured: Mapping[str, StoredRun],
+    measured: Sequence[StoredRun],
 ) -> list[ArmPrediction]:
-    """each_runs: the prediction, and after it those that bound it. measured: what `record` pools, by cell."""
+    """each_runs: the prediction, and after it those that bound it. measured: the VALID runs beside `record`."""
+    by_cell = {run.cell_id: run for run in measured}
     arms = [arm.name for arm in scenario.arms]
     compared = [compare([run.as_compared() for run in runs], arms, limits) for runs in each_runs]
     by_repeat = [
@@ -85,7 +86,7 @@ def held_against(
             [
                 replace(run.as_compared(), window=stored.window, records=stored.records)
                 for run in each_runs[0]
-                if run.block.repeat == repeat and (stored := measured.get(cell_id(run.block, run.arm))) is not None
+                if run.block.repeat == repeat and (stored := by_cell.get(cell_id(run.block, run.arm))) is not None
             ],
             arms,
             limits,

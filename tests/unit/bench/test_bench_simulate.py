@@ -279,6 +279,10 @@ def test_predictions_are_held_against_the_same_traces_alone(tmp_path, capsys):
     record.write_text(json.dumps(measured))
     assert main([*command, "--result-dir", str(tmp_path / "runs")]) == 2
     assert "num_prompts is 21 there and 20 here" in capsys.readouterr().err
+    measured["scenario"] |= {"num_prompts": 20, "seeds": [1, 2]}  # pooled over more traces than are played
+    record.write_text(json.dumps(measured))
+    assert main([*command, "--result-dir", str(tmp_path / "runs")]) == 2
+    assert "seeds is [1, 2] there and [1] here" in capsys.readouterr().err
     assert main(["simulate", str(scenario), "--speed-from", "busy"]) == 2
     assert "--speed-from: of which measured runs?" in capsys.readouterr().err
 
