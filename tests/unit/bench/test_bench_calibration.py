@@ -166,8 +166,11 @@ async def test_answers_that_were_read_in_a_bunch_say_nothing_of_a_step(share: fl
     assert [found[name].value for name in TERMS] == pytest.approx(list(TRUE), rel=0.02)
 
 
-async def test_answers_side_by_side_that_were_read_whole_say_nothing_of_a_step() -> None:
-    measured = await Engine(read_late=lambda decoded: 0.0 if decoded == 5 else 1.0).measured()
+@pytest.mark.parametrize(("first", "last", "share"), [(5, 5, 0.0), (3, 2 + calibration.TOGETHER, 0.2)])
+async def test_answers_side_by_side_that_were_read_in_a_bunch_say_nothing_of_a_step(
+    first: int, last: int, share: float
+) -> None:
+    measured = await Engine(read_late=lambda decoded: share if first <= decoded <= last else 1.0).measured()
     assert len(measured.together) == calibration.ROUNDS_MAX - 1
 
 

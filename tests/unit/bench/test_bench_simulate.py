@@ -273,6 +273,7 @@ def test_predictions_are_held_against_the_same_traces_alone(tmp_path, capsys):
     for source, times in [("probes", 1.5), ("busy", 1.25)]:
         runs = tmp_path / source
         assert main([*command, "--speed-from", source, "--result-dir", str(runs)]) == 0
+        assert "of each repeat" not in capsys.readouterr().out  # there is one
         [kept] = runs.glob("*/simulation.json")
         assert json.loads(kept.read_text())["runs"][0]["costs_times"] == pytest.approx(times, rel=1e-3)
     measured["scenario"]["num_prompts"] = 21
@@ -312,7 +313,8 @@ def test_each_counted_repeat_is_played_at_its_own_speed_and_the_repeats_say_what
     [kept] = (tmp_path / "runs").glob("*/simulation.json")
     said = json.loads(kept.read_text())
     assert sorted(run.get("costs_times", 1.0) for run in said["runs"]) == pytest.approx([1.0, 1.1, 2.0], rel=1e-3)
-    assert [each["seeds"] for each in said["loads"]] == [2]
+    [over_seeds] = said["loads"]
+    assert (over_seeds["seeds"], over_seeds["arms"][0]["classes"]["short"]["offered"]) == (2, 32)
     [figure] = [each for each in said["predicted_over_measured"][0]["figures"] if each["figure"] == "long TTFT p50 ms"]
     faster, slower_ = figure["repeats"]
     assert slower_ > 1.5 * faster
@@ -320,6 +322,11 @@ def test_each_counted_repeat_is_played_at_its_own_speed_and_the_repeats_say_what
     close = sum(abs(each["ratio"] - 1) <= 0.15 for each in figures)
     out = capsys.readouterr().out
     assert f"Within 15%: {close} of 2. Of the measurement's own repeats, held against one another: 0 of 2." in out
+    assert main([*command, "--result-dir", str(tmp_path / "at-its-own-costs")]) == 0
+    [kept] = (tmp_path / "at-its-own-costs").glob("*/simulation.json")
+    [[again, _]] = [each["figures"] for each in json.loads(kept.read_text())["predicted_over_measured"]]
+    assert again["repeats"] == pytest.approx([faster, slower_])  # measured, whatever is predicted
+    capsys.readouterr()
     measured["loads"][0]["traces"] = []
     record.write_text(json.dumps(measured))
     assert main([*command, "--result-dir", str(tmp_path / "runs")]) == 2
